@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/quorumlock/redlock"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+)
+
+// A contender is one lock library in one configuration.
+type contender struct {
+	name   string
+	ours   bool // an error, or a lock key left behind, fails the run
+	single bool // knows one server only: takes part at N = 1
+	open   func(addrs []string, s settings) (locker, error)
+}
+
+// settings are what all contenders are opened with.
+type settings struct {
+	ttl     time.Duration
+	redlock []redlock.Option // added to both redlock contenders
+}
+
+// A locker is what every library comes down to. Its methods wrap nothing that would allocate: an adapter's
+// allocations would be counted as the library's.
+type locker interface {
+	acquire(ctx context.Context, resource string) (held, error) // waits until ctx ends
+	close() error
+}
+
+// held is an acquired lock. Release returns an error unless the lock was held until now.
+type held interface {
+	Release(ctx context.Context) error
+}
+
+// The contenders whose figures the others' are divided by.
+const (
+	baseline      = "redsync"
+	plainBaseline = "plain"
+)
+
+// contenders returns everybody who takes part. Where a library has defaults they are kept; the plain lock and
+// redsync-tuned get what a careful user would set.
+func contenders() []contender {
+	return []contender{
+		{name: "redlock", ours: true, open: func(addrs []string, s settings) (locker, error) {
+			return openRedlock(addrs, s)
+		}},
+		{name: "redlock-nofence", ours: true, open: func(addrs []string, s settings) (locker, error) {
+			return openRedlock(addrs, s, redlock.WithoutFencing())
+		}},
+		{name: baseline, open: func(addrs []string, s settings) (locker, error) {
+			return openRedsync(defaultClients(addrs), redsync.WithExpiry(s.ttl)), nil
+		}},
+		{name: "redsync-tuned", open: func(addrs []string, s settings) (locker, error) {
+			return openRedsync(tunedClients(addrs), redsync.WithExpiry(s.ttl), redsync.WithFailFast(true)), nil
+		}},
+		{name: plainBaseline, open: func(addrs []string, s settings) (locker, error) {
+			return &plainLocker{nodes: tunedClients(addrs), ttl: s.ttl}, nil
+		}},
+		{name: "redislock", single: true, open: openRedislock},
+		{name: "rueidislock", single: true, open: openRueidislock},
+	}
+}
+
+type redlockLocker struct {
+	*redlock.Locker
+	ttl time.Duration
+}
+
+func openRedlock(addrs []string, s settings, opts ...redlock.Option) (locker, error) {
+	l, err := redlock.Open(addrs, append(opts, s.redlock...)...)
+	if err != nil {
+		return nil, err
+	}
+	return redlockLocker{l, s.ttl}, nil
+}
+
+func (l redlockLocker) acquire(ctx context.Context, resource string) (held, error) {
+	return orNil(l.Acquire(ctx, resource, l.ttl))
+}
+
+func (l redlockLocker) close() error { return l.Close() }
+
+type redsyncLocker struct {
+	*redsync.Redsync
+	clients []*redis.Client
+	opts    []redsync.Option
+}
+
+func openRedsync(clients []*redis.Client, opts ...redsync.Option) redsyncLocker {
+	pools := make([]redsyncredis.Pool, len(clients))
+	for i, c := range clients {
+		pools[i] = goredis.NewPool(c)
+	}
+	return redsyncLocker{redsync.New(pools...), clients, opts}
+}
+
+func (l redsyncLocker) acquire(ctx context.Context, resource string) (held, error) {
+	m := l.NewMutex(resource, l.opts...)
+	if err := m.LockContext(ctx); err != nil {
+		return nil, err
+	}
+	return redsyncHeld{m}, nil
+}
+
+func (l redsyncLocker) close() error { return closeAll(l.clients) }
+
+type redsyncHeld struct{ *redsync.Mutex }
+
+func (h redsyncHeld) Release(ctx context.Context) error {
+	if ok, err := h.UnlockContext(ctx); !ok {
+		return errors.Join(errors.New("not held by a majority"), err)
+	}
+	return nil // the error of a minority is no failure
+}
+
+type redislockLocker struct {
+	*redislock.Client
+	client *redis.Client
+	ttl    time.Duration
+	opts   *redislock.Options
+}
+
+func openRedislock(addrs []string, s settings) (locker, error) {
+	c := defaultClients(addrs)[0]
+	opts := &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)} // its default does not wait
+	return redislockLocker{redislock.New(c), c, s.ttl, opts}, nil
+}
+
+func (l redislockLocker) acquire(ctx context.Context, resource string) (held, error) {
+	return orNil(l.Obtain(ctx, resource, l.ttl, l.opts))
+}
+
+func (l redislockLocker) close() error { return l.client.Close() }
+
+type rueidislockLocker struct{ rueidislock.Locker }
+
+func openRueidislock(addrs []string, s settings) (locker, error) {
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: rueidis.ClientOption{InitAddress: addrs},
+		KeyValidity:  s.ttl,
+		KeyMajority:  1, // one key a lock, as everybody has at N = 1
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rueidislockLocker{l}, nil
+}
+
+func (l rueidislockLocker) acquire(ctx context.Context, resource string) (held, error) {
+	_, cancel, err := l.WithContext(ctx, resource)
+	if err != nil {
+		return nil, err
+	}
+	return rueidislockHeld(cancel), nil
+}
+
+func (l rueidislockLocker) close() error {
+	l.Close()
+	return nil
+}
+
+type rueidislockHeld context.CancelFunc
+
+// Release waits for the key to be deleted; the library tells no failure.
+func (h rueidislockHeld) Release(context.Context) error {
+	h()
+	return nil
+}
+
+// orNil keeps a nil pointer from becoming a held that is not nil.
+func orNil[L held](lock L, err error) (held, error) {
+	if err != nil {
+		return nil, err
+	}
+	return lock, nil
+}
+
+func defaultClients(addrs []string) []*redis.Client {
+	return clients(addrs, redis.Options{})
+}
+
+// tunedClients end a command when its ctx ends and do not repeat one: a lock's answer is worth nothing later.
+func tunedClients(addrs []string) []*redis.Client {
+	return clients(addrs, redis.Options{ContextTimeoutEnabled: true, MaxRetries: -1})
+}
+
+func clients(addrs []string, opt redis.Options) []*redis.Client {
+	cs := make([]*redis.Client, len(addrs))
+	for i, addr := range addrs {
+		o := opt
+		o.Addr = addr
+		cs[i] = redis.NewClient(&o)
+	}
+	return cs
+}
+
+func closeAll(clients []*redis.Client) error {
+	var errs []error
+	for _, c := range clients {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}

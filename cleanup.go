@@ -1,0 +1,156 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Limits of an instance's clean-up list.
+const (
+	maxLeftovers  = 100_000
+	cleanInterval = time.Second
+)
+
+// leftovers is the clean-up list of one instance: owners that may be on it, or
+// may yet get there. A batch that ended in silence or a broken connection leaves
+// its grants ambiguous: the request may sit in a socket buffer and run when the
+// server resumes, even after a release that was sent on a new connection. So an
+// owner stays on the list until releases were answered twice, at least a second
+// apart, on connections that were opened after the break: what was in a buffer
+// before the first has run before the second. The ttl is no limit while the
+// server says nothing.
+//
+// An owner that still holds its lock stays on the list untouched.
+type leftovers struct {
+	list    []*leftover
+	next    time.Time // when to look again
+	dropped int       // owners that the list had no room for
+}
+
+type leftover struct {
+	lock     *Lock
+	since    time.Time
+	answered time.Time // when the first release was answered; zero before
+	done     bool
+}
+
+// due returns how long until the list wants to be worked on: never if it is
+// empty.
+func (l *leftovers) due(now time.Time) time.Duration {
+	if len(l.list) == 0 {
+		return never
+	}
+	return max(l.next.Sub(now), 0)
+}
+
+// work reports whether there is an owner that nobody wants any more.
+func (l *leftovers) work(now time.Time) bool {
+	return slices.ContainsFunc(l.list, func(o *leftover) bool { return !o.lock.wanted(now) })
+}
+
+// broken forgets what was answered: a connection has broken since.
+func (l *leftovers) broken() {
+	for _, o := range l.list {
+		o.answered = time.Time{}
+	}
+}
+
+// pick returns up to n owners that nobody wants any more and whose next release
+// is due, and sets when to look again.
+func (l *leftovers) pick(n int, now time.Time) []*leftover {
+	var picked []*leftover
+	l.next = now.Add(cleanInterval)
+	for _, o := range l.list {
+		if o.lock.wanted(now) || now.Sub(o.answered) < cleanInterval {
+			continue
+		}
+		if len(picked) == n {
+			l.next = now
+			break
+		}
+		picked = append(picked, o)
+	}
+	return picked
+}
+
+// sweep removes what is done.
+func (l *leftovers) sweep() {
+	l.list = slices.DeleteFunc(l.list, func(o *leftover) bool { return o.done })
+}
+
+// settle takes what the instance answered to a release of o.
+func (o *leftover) settle(v vote, now time.Time) {
+	switch {
+	case v != failed && !o.answered.IsZero():
+		o.done = true
+	case v != failed:
+		o.answered = now
+	case now.Sub(o.since) > o.lock.longest()+cleanInterval:
+		// It answers, refuses to delete, and what it had has expired.
+		o.done = true
+	}
+}
+
+// remember puts lock on the clean-up list.
+func (in *instance) remember(lock *Lock, now time.Time) {
+	in.mu.Lock()
+	l := &in.leftovers
+	full := len(l.list) >= maxLeftovers
+	switch {
+	case lock.listed(in.index):
+	case full:
+		l.dropped++
+	default:
+		lock.list(in.index)
+		if len(l.list) == 0 {
+			l.next = now
+		}
+		l.list = append(l.list, &leftover{lock: lock, since: now})
+	}
+	in.mu.Unlock()
+	if full {
+		in.locker.observeInstance(in, CleanUpOverflow, fmt.Errorf("more than %d owners to clean up", maxLeftovers))
+	}
+	in.signal()
+}
+
+// cleanUp sends one batch of releases.
+func (in *instance) cleanUp(now time.Time) {
+	n := maxBatch
+	if in.sharded.Load() {
+		n = 1
+	}
+	in.mu.Lock()
+	picked := in.leftovers.pick(n, now)
+	in.mu.Unlock()
+	if len(picked) == 0 {
+		return
+	}
+
+	rounds := make([]*round, len(picked))
+	in.batch = in.batch[:0]
+	for i, o := range picked {
+		r := in.locker.newRound(context.Background(), opRelease, o.lock)
+		r.cleaning = true
+		r.refs.Add(1) // the batch's
+		rounds[i] = r
+		in.batch = append(in.batch, r)
+	}
+	res := in.exchange(in.batch, now)
+	in.deliver(in.batch, res)
+
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for i, o := range picked {
+		if res.err == nil || isReply(res.err) {
+			o.settle(rounds[i].votes[in.index], now)
+			if o.done {
+				o.lock.unlist(in.index)
+			}
+		}
+		rounds[i].leave()
+	}
+	in.leftovers.sweep()
+}

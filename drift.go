@@ -1,0 +1,66 @@
+package redlock
+
+import "time"
+
+// This file is pure time arithmetic: every function takes its instants, none
+// reads a clock.
+
+// Limits of a time to live.
+const (
+	minTTL = 10 * time.Millisecond    // below it the default drift alone eats a fifth
+	maxTTL = 365 * 24 * time.Hour     // beyond it the number is a mistake of units
+	tick   = time.Millisecond         // the resolution of a Redis expiry
+	never  = time.Duration(1<<63 - 1) // no limit
+)
+
+// serverTTL returns the whole milliseconds after which an instance expires a
+// key: ttl rounded up, so that the server never expires it before we do.
+func serverTTL(ttl time.Duration) int64 {
+	ms := ttl.Milliseconds()
+	if ttl%tick > 0 {
+		ms++
+	}
+	return ms
+}
+
+// validity returns how long a holder may rely on a lease of ttl, counted from
+// before the first request was sent: ttl rounded down to whole milliseconds,
+// less the drift, ttl*factor + base. It is zero or negative where the drift
+// eats the ttl.
+//
+// The factor stands for clocks that run at different rates on the client and
+// on the instances, the base for the resolution of a Redis expiry (the drift
+// of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/).
+func validity(ttl time.Duration, factor float64, base time.Duration) time.Duration {
+	ttl = ttl.Truncate(tick)
+	return ttl - time.Duration(float64(ttl)*factor) - base
+}
+
+// elapsed returns how much time went by from start to now, on the monotonic
+// clock or on the wall clock, whichever says more, and never less than zero.
+// A suspended machine stops the monotonic clock; a wall clock that was set back
+// hides time from the other one. Believing the larger ends a lock early in
+// either case, and late in neither.
+func elapsed(start, now time.Time) time.Duration {
+	return max(now.Sub(start), now.Round(0).Sub(start.Round(0)), 0)
+}
+
+// A window is the time in which a holder may rely on its lock: length, counted
+// from start on both clocks.
+type window struct {
+	start  time.Time
+	length time.Duration
+}
+
+// remaining returns what is left of w at now; zero or less once it is over.
+func (w window) remaining(now time.Time) time.Duration {
+	return w.length - elapsed(w.start, now)
+}
+
+// end returns the end of w as a wall instant, to show.
+func (w window) end() time.Time { return w.start.Round(0).Add(w.length) }
+
+// endsBefore reports whether w is over before v is.
+func (w window) endsBefore(v window) bool {
+	return w.length < v.start.Sub(w.start)+v.length
+}

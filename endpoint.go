@@ -1,0 +1,182 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// An endpoint is the address of one instance, and how to reach it.
+type endpoint struct {
+	name    string // host:port or the path of a socket: what errors and logs show
+	options *redis.Options
+	tls     bool // WithTLSConfig is for it
+}
+
+// parseEndpoint reads redis://, rediss://, valkey://, valkeys:// and unix://
+// URLs and plain host:port. Its errors never show the text: there may be a
+// password in it, also where it is malformed.
+func parseEndpoint(text string) (*endpoint, error) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return nil, errors.New("is blank")
+	}
+	scheme, rest, isURL := strings.Cut(text, "://")
+	if !isURL {
+		if strings.ContainsAny(text, "@/?#") {
+			return nil, errors.New("is neither host:port nor a URL with a scheme")
+		}
+		name, err := normalAddress(text)
+		if err != nil {
+			return nil, err
+		}
+		return &endpoint{name: name, options: &redis.Options{Network: "tcp", Addr: name}, tls: true}, nil
+	}
+
+	scheme = strings.ToLower(scheme)
+	switch scheme {
+	case "valkey":
+		scheme = "redis"
+	case "valkeys":
+		scheme = "rediss"
+	case "redis", "rediss", "unix":
+	default:
+		return nil, errors.New("has none of the schemes redis, rediss, valkey, valkeys and unix")
+	}
+	u, err := url.Parse(scheme + "://" + rest)
+	if err != nil {
+		return nil, errors.New("is not a valid URL")
+	}
+	options, err := redis.ParseURL(u.String())
+	if err != nil {
+		return nil, errors.New("has a database number or an option that is not understood")
+	}
+	e := &endpoint{options: options, tls: scheme == "rediss"}
+	if scheme == "unix" {
+		if options.Addr == "" || !path.IsAbs(options.Addr) {
+			return nil, errors.New("has no absolute socket path")
+		}
+		e.name = path.Clean(options.Addr)
+		options.Addr = e.name
+		return e, nil
+	}
+	if u.Hostname() == "" && u.Port() == "" {
+		return nil, errors.New("has no host")
+	}
+	if e.name, err = normalAddress(options.Addr); err != nil {
+		return nil, err
+	}
+	options.Addr = e.name
+	return e, nil
+}
+
+// normalAddress returns the one form of a host:port by which duplicates are
+// found.
+func normalAddress(address string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", errors.New("has no port, or too many colons")
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return "", errors.New("has no valid port number")
+	}
+	if strings.ContainsAny(host, " \t\r\n@/") {
+		return "", errors.New("has no valid host")
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if host == "" {
+		host = "localhost"
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		host = ip.Unmap().String()
+	}
+	return net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
+}
+
+// newClient builds the client of an endpoint, with what a lock needs: no retry
+// behind our back, no long dial, every call with a deadline, one connection.
+func (e *endpoint) newClient(c *config) *redis.Client {
+	o := e.options
+	limit := c.sendLimit()
+	o.MaxRetries = orDefault(o.MaxRetries, -1)
+	o.DialerRetries = orDefault(o.DialerRetries, 1)
+	o.DialTimeout = orDefault(o.DialTimeout, limit)
+	o.ReadTimeout = orDefault(o.ReadTimeout, limit)
+	o.WriteTimeout = orDefault(o.WriteTimeout, limit)
+	o.PoolTimeout = orDefault(o.PoolTimeout, limit)
+	o.PoolSize = orDefault(o.PoolSize, 1) // one batch in flight
+	o.PipelinePoolSize = orDefault(o.PipelinePoolSize, -1)
+	o.Protocol = orDefault(o.Protocol, 2)
+	o.WriteBufferSize = 64 << 10 // a batch in few writes
+	o.ReadBufferSize = 16 << 10
+	o.ContextTimeoutEnabled = true
+	o.IdentitySuffix = "redlock"
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	if c.tls != nil && e.tls {
+		t := c.tls.Clone()
+		if t.ServerName == "" && !t.InsecureSkipVerify {
+			t.ServerName, _, _ = net.SplitHostPort(o.Addr)
+		}
+		o.TLSConfig = t
+	}
+	for _, f := range c.clientOptions {
+		f(o)
+	}
+	dial := o.Dialer
+	if dial == nil {
+		dial = redis.NewDialer(o)
+	}
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return noConn{&dialError{err}}, nil
+		}
+		return conn, nil
+	}
+	return redis.NewClient(o)
+}
+
+// A noConn stands for a connection that could not be made: whoever uses it gets
+// the error of the dial. The client logs a dial that fails, on a logger that all
+// clients of a program share; a probe of an instance that is down would write a
+// line there twice a second.
+type noConn struct{ err *dialError }
+
+func (c noConn) Read([]byte) (int, error)         { return 0, c.err }
+func (c noConn) Write([]byte) (int, error)        { return 0, c.err }
+func (c noConn) Close() error                     { return nil }
+func (c noConn) LocalAddr() net.Addr              { return noAddr{} }
+func (c noConn) RemoteAddr() net.Addr             { return noAddr{} }
+func (c noConn) SetDeadline(time.Time) error      { return nil }
+func (c noConn) SetReadDeadline(time.Time) error  { return nil }
+func (c noConn) SetWriteDeadline(time.Time) error { return nil }
+
+type noAddr struct{}
+
+func (noAddr) Network() string { return "" }
+func (noAddr) String() string  { return "" }
+
+// A dialError is the error of a connection that could not be made: nothing was
+// sent.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+func orDefault[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}

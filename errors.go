@@ -1,0 +1,170 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/go-multierror"
+)
+
+// What went wrong, for [errors.Is]. A refusal and a failure are never mixed up:
+// ErrTaken means that somebody else holds the lock, ErrNoQuorum that too few
+// instances could be asked.
+var (
+	// ErrTaken: a quorum answered, and somebody else holds the lock.
+	ErrTaken = errors.New("redlock: taken")
+	// ErrNoQuorum: too few instances answered.
+	ErrNoQuorum = errors.New("redlock: no quorum")
+	// ErrExpired: a majority granted the lock, but so late that no useful
+	// validity was left.
+	ErrExpired = errors.New("redlock: expired")
+	// ErrLost: the lock is no longer ours. Errors that match it carry a
+	// *[LostError] with the reason.
+	ErrLost = errors.New("redlock: lost")
+	// ErrClosed: the [Locker] is closed.
+	ErrClosed = errors.New("redlock: closed")
+)
+
+// A QuorumError tells how a vote ended that was not won: one line of text that
+// names each instance which did not grant, and why. It matches ErrTaken,
+// ErrNoQuorum or ErrExpired, and through Errs each *[InstanceError] and its
+// cause.
+type QuorumError struct {
+	Op        string // "acquire", "extend" or "release"
+	Resource  string
+	Instances int // N
+	Needed    int // the quorum, N/2+1
+	Granted   int
+	Refused   int               // the lock was somebody else's, or gone
+	Errs      *multierror.Error // an *InstanceError for each instance that did not grant; nil if all did
+
+	reason error
+}
+
+func (e *QuorumError) Error() string {
+	return fmt.Sprintf("%v: %s %s: %s", e.reason, e.Op, quote(e.Resource), e.votes())
+}
+
+func (e *QuorumError) votes() string {
+	s := fmt.Sprintf("%d of %d granted, %d refused, %d needed", e.Granted, e.Instances, e.Refused, e.Needed)
+	if e.Errs != nil {
+		s += ": " + e.Errs.Error()
+	}
+	return s
+}
+
+// Unwrap returns the sentinel and the instances' errors.
+func (e *QuorumError) Unwrap() []error {
+	if e.Errs == nil {
+		return []error{e.reason}
+	}
+	return []error{e.reason, e.Errs}
+}
+
+// An InstanceError is what one instance answered, or why it did not.
+type InstanceError struct {
+	Instance string // its name, never with a password
+	Op       string // "acquire", "raise", "extend" or "release"
+	Err      error
+}
+
+func (e *InstanceError) Error() string { return e.Instance + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *InstanceError) Unwrap() error { return e.Err }
+
+// A LostReason says why a lock is no longer ours.
+type LostReason string
+
+// The reasons of a [LostError].
+const (
+	LostExpired   LostReason = "expired"    // the validity window is over, or the keys are gone
+	LostTakenOver LostReason = "taken over" // somebody else holds it
+	LostNoQuorum  LostReason = "no quorum"  // too few instances confirmed it until its window was over
+	LostMaxHold   LostReason = "max hold"   // held for as long as WithMaxHold allows
+	LostReleased  LostReason = "released"   // by its holder
+	LostClosed    LostReason = "closed"     // the Locker was closed
+)
+
+// A LostError is the error of a lock that is no longer ours. It matches
+// [ErrLost], and the votes that showed it where there are any; with the reason
+// LostClosed, it matches [ErrClosed], too.
+type LostError struct {
+	Resource string
+	Reason   LostReason
+
+	cause error
+}
+
+func (e *LostError) Error() string {
+	s := fmt.Sprintf("%v: %s: %s", ErrLost, quote(e.Resource), e.Reason)
+	var votes *QuorumError
+	if errors.As(e.cause, &votes) {
+		s += ": " + votes.votes()
+	}
+	return s
+}
+
+// unlessReleased returns e, or nil if the lock was released by its holder: what a
+// Release returns that finds the lock ended.
+func (e *LostError) unlessReleased() error {
+	if e.Reason == LostReleased {
+		return nil
+	}
+	return e
+}
+
+// Unwrap returns ErrLost and the cause.
+func (e *LostError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{ErrLost}
+	}
+	return []error{ErrLost, e.cause}
+}
+
+// An endedError is the error of a call whose context ended: it matches the
+// context's error and the last real reason for which the call had not succeeded.
+type endedError struct {
+	op, resource string
+	ctx          context.Context
+	last         error // nil when nothing was tried
+}
+
+func (e *endedError) Error() string {
+	s := fmt.Sprintf("redlock: %s %s: %v", e.op, quote(e.resource), e.ctx.Err())
+	if cause := context.Cause(e.ctx); cause != e.ctx.Err() {
+		s += " (" + cause.Error() + ")"
+	}
+	if e.last != nil {
+		s += "; before that: " + strings.TrimPrefix(e.last.Error(), "redlock: ")
+	}
+	return s
+}
+
+func (e *endedError) Unwrap() []error {
+	errs := []error{e.ctx.Err(), context.Cause(e.ctx)}
+	if e.last != nil {
+		errs = append(errs, e.last)
+	}
+	return errs
+}
+
+// quote returns s for an error's text: on one line, and short.
+func quote(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return fmt.Sprintf("%q", s)
+	}
+	return fmt.Sprintf("%q... (%d bytes)", s[:most], len(s))
+}
+
+// oneLine formats a multierror on one line.
+func oneLine(errs []error) string {
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}

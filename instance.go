@@ -1,0 +1,478 @@
+package redlock
+
+import (
+	"context"
+	"encoding"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Limits of one instance.
+const (
+	maxBatch   = 500         // operations in one script: keeps the server's pause near 1 ms
+	maxQueue   = 20_000      // operations waiting; one more is a failed vote at once
+	sendLimit  = time.Second // a connection is given up so long after sending
+	probeFirst = 10 * time.Millisecond
+	probeMax   = 500 * time.Millisecond
+)
+
+// An instance is one Redis master with one first-in-first-out queue. Whatever
+// has queued up while a batch was out leaves as the next batch, in one script.
+//
+// One queue, and one batch in flight, is what makes an owner's release arrive
+// after its own acquire, however slow the connection: with a connection for
+// each request, a release can overtake the acquire and leave an orphan key.
+//
+// This is the only file that knows an error of the client.
+type instance struct {
+	locker *Locker
+	name   string
+	index  int
+	client redis.UniversalClient
+
+	// A cluster or a ring sends a script where its first key lives, so that one
+	// script must not get two resources; and it hashes that key itself, so that
+	// the key must be a plain string.
+	sharded atomic.Bool
+
+	mu        sync.Mutex
+	queue     []*round
+	spare     []*round  // the queue before the last, to be filled again
+	sentAt    time.Time // when the batch in flight left; zero when there is none
+	down      error     // why the instance is known to be down; nil when it is not
+	finishing bool      // the worker is to end when nothing is left to do
+	closed    bool      // nothing is taken any more
+	leftovers leftovers
+
+	wake chan struct{} // of one place
+	done chan struct{} // closed when the worker has ended
+
+	// Of the worker alone.
+	batch    []*round
+	args     []any
+	numKeys  int
+	script   scriptArg
+	failures int           // broken connections in a row
+	probeAt  time.Time     // when to try again, while down
+	backoff  time.Duration // between probes
+}
+
+func newInstance(l *Locker, index int, name string, client redis.UniversalClient) *instance {
+	in := &instance{
+		locker: l, name: name, index: index,
+		wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
+	}
+	switch c := client.(type) {
+	case *redis.Client:
+		// Shares the pool of the client, and bounds what its owner may have left
+		// unbounded: the call that is out comes back.
+		in.client = c.WithTimeout(l.sendLimit())
+	default:
+		in.client = client
+		in.sharded.Store(true)
+	}
+	return in
+}
+
+// enqueue queues r. It never blocks: a full queue, or an instance that is down
+// or has been silent for too long, is an error at once.
+func (in *instance) enqueue(r *round, now time.Time) error {
+	in.mu.Lock()
+	err := in.acceptsLocked(now)
+	if err == nil {
+		in.queue = append(in.queue, r)
+	}
+	in.mu.Unlock()
+	if err == nil {
+		in.signal()
+	}
+	return err
+}
+
+var errQueueFull = fmt.Errorf("more than %d operations are waiting", maxQueue)
+
+func (in *instance) acceptsLocked(now time.Time) error {
+	switch {
+	case in.closed:
+		return ErrClosed
+	case in.down != nil:
+		return in.down
+	case !in.sentAt.IsZero() && now.Sub(in.sentAt) > in.locker.sendLimit():
+		// Only a client with time-outs of its own gets here: the call has not
+		// come back, and the worker with it.
+		return &timeoutError{in.locker.sendLimit()}
+	case len(in.queue) >= maxQueue:
+		return errQueueFull
+	}
+	return nil
+}
+
+func (in *instance) signal() {
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run is the worker: one batch after the other, and in between the chores
+// (a probe while the instance is down, the clean-up list).
+func (in *instance) run() {
+	defer close(in.done)
+	timer := time.NewTimer(never)
+	defer timer.Stop()
+	for {
+		// Callers that were just woken are about to queue their next operation:
+		// letting them run first makes the batch several times larger.
+		runtime.Gosched()
+		now := in.locker.now()
+		switch {
+		case in.take():
+			in.deliver(in.batch, in.exchange(in.batch, now))
+			continue
+		case in.ended(now):
+			return
+		}
+		due := in.chores(now)
+		if due == 0 {
+			continue
+		}
+		timer.Reset(due)
+		select {
+		case <-in.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// ended reports whether the worker has nothing left to do, and closes the queue
+// then.
+func (in *instance) ended(now time.Time) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.finishing && (in.down != nil || !in.leftovers.work(now)) && len(in.queue) == 0 {
+		in.closed = true
+	}
+	return in.closed
+}
+
+// finish tells the worker to end when nothing is left to do.
+func (in *instance) finish() {
+	in.mu.Lock()
+	in.finishing = true
+	in.mu.Unlock()
+	in.signal()
+}
+
+// shut closes the queue: the worker ends as soon as its call comes back.
+func (in *instance) shut() {
+	in.mu.Lock()
+	in.closed = true
+	queue := in.queue
+	in.queue = nil
+	in.mu.Unlock()
+	for _, r := range queue {
+		r.answer(in, answer{vote: failed, err: ErrClosed})
+		r.leave()
+	}
+	in.signal()
+}
+
+// chores does what is due besides the queue, and returns how long until the
+// next is; zero if it did something.
+func (in *instance) chores(now time.Time) time.Duration {
+	in.mu.Lock()
+	down := in.down != nil
+	due := in.leftovers.due(now)
+	in.mu.Unlock()
+	switch {
+	case down && now.Before(in.probeAt):
+		return in.probeAt.Sub(now)
+	case down:
+		in.probe(now)
+		return 0
+	case due == 0:
+		in.cleanUp(now)
+		return 0
+	}
+	return due
+}
+
+// take moves the next batch from the queue to in.batch and reports whether
+// there is one. An operation that nobody wants any more, of an owner that gave
+// the lock up, stays here: it is not sent after that owner's Release returned.
+func (in *instance) take() bool {
+	in.mu.Lock()
+	in.batch = in.batch[:0]
+	var unwanted []*round
+	n, sharded := 0, in.sharded.Load()
+	for _, r := range in.queue {
+		if len(in.batch) == maxBatch || sharded && len(in.batch) > 0 && r.lock.key != in.batch[0].lock.key {
+			break
+		}
+		n++
+		switch {
+		case r.op != opRelease && r.lock.over():
+			unwanted = append(unwanted, r)
+			continue
+		case r.op.grants():
+			r.lock.touched(in.index)
+		}
+		in.batch = append(in.batch, r)
+	}
+	if n == len(in.queue) {
+		clear(in.queue)
+		in.queue, in.spare = in.spare[:0], in.queue[:0]
+	} else {
+		rest := copy(in.queue, in.queue[n:])
+		clear(in.queue[rest:])
+		in.queue = in.queue[:rest]
+	}
+	in.mu.Unlock()
+	for _, r := range unwanted {
+		r.answer(in, answer{vote: failed, err: errGivenUp})
+		r.leave()
+	}
+	return len(in.batch) > 0
+}
+
+var errGivenUp = errors.New("not asked: the caller had given up")
+
+// A result is what became of a batch.
+type result struct {
+	lines     string // the script's answer
+	err       error  // why there is none
+	ambiguous bool   // the server may still run the batch, or run it again
+}
+
+// exchange sends one batch and waits for its answer, at most about sendLimit.
+func (in *instance) exchange(batch []*round, now time.Time) result {
+	in.setSentAt(now)
+	defer in.setSentAt(time.Time{})
+
+	reply, err := in.call(batch, "evalsha", batchSHA)
+	if isReply(err) && strings.HasPrefix(err.Error(), "NOSCRIPT") {
+		// Nothing was run: the server was restarted or its scripts were flushed.
+		reply, err = in.call(batch, "eval", batchText)
+	}
+	if isReply(err) && strings.HasPrefix(err.Error(), "CROSSSLOT") && len(batch) > 1 && !in.sharded.Swap(true) {
+		// Nothing was run: a node of a cluster under a plain client.
+		return in.exchangeEach(batch, now)
+	}
+	var noDial *dialError
+	if errors.As(err, &noDial) {
+		in.script.written = 0
+	}
+	res := result{lines: reply, err: in.explain(err)}
+	// Written more than once: the client tried again behind our back, and an
+	// earlier copy may still be under way.
+	res.ambiguous = in.script.written > 1
+	switch {
+	case err == nil:
+		in.failures = 0
+		in.setUp()
+	case isReply(err) && in.script.written > 0:
+		in.failures = 0 // the instance is there, and refuses
+	default:
+		res.ambiguous = in.script.written > 0
+		in.failures++
+		// A broken connection says little of the instance; no new connection,
+		// silence, or a second broken one does.
+		if in.script.written == 0 || isTimeout(err) || in.failures > 1 {
+			in.setDown(res.err, now)
+		}
+	}
+	if res.ambiguous {
+		in.mu.Lock()
+		in.leftovers.broken()
+		in.mu.Unlock()
+	}
+	return res
+}
+
+// exchangeEach sends the operations of a batch one by one.
+func (in *instance) exchangeEach(batch []*round, now time.Time) result {
+	lines := make([]string, len(batch))
+	for i := range batch {
+		res := in.exchange(batch[i:i+1], now)
+		if res.err != nil {
+			lines[i] = "f " + res.err.Error()
+			continue
+		}
+		lines[i] = res.lines
+	}
+	return result{lines: strings.Join(lines, "\n")}
+}
+
+// call runs the batch script for batch.
+func (in *instance) call(batch []*round, command string, text []byte) (string, error) {
+	in.script = scriptArg{text: text}
+	args := append(in.args[:0], command, &in.script, nil)
+	for _, r := range batch {
+		args = r.appendKeys(args)
+	}
+	in.numKeys = len(args) - 3
+	args[2] = &in.numKeys
+	if in.sharded.Load() && in.numKeys > 0 {
+		args[2], args[3] = in.numKeys, batch[0].lock.key
+	}
+	fenced := &unfencedFlag
+	if in.locker.fenced() {
+		fenced = &fencedFlag
+	}
+	args = append(args, fenced)
+	for _, r := range batch {
+		args = r.appendArgs(args)
+	}
+	in.args = args
+
+	ctx := in.locker.ctx
+	if !in.locker.owned {
+		// The client may dial for long. Those that Open built have their limits.
+		c, cancel := context.WithTimeout(ctx, in.locker.sendLimit())
+		defer cancel()
+		ctx = c
+	}
+	cmd := redis.NewStringCmd(ctx, args...)
+	_ = in.client.Process(ctx, cmd)
+	clear(in.args)
+	return cmd.Result()
+}
+
+var fencedFlag, unfencedFlag = "1", "0"
+
+// A scriptArg is the script or its hash in a command, and counts how often the
+// client writes that command: not at all if it found no connection, more than
+// once if it tried again.
+type scriptArg struct {
+	text    []byte
+	written int
+}
+
+var _ encoding.BinaryMarshaler = (*scriptArg)(nil)
+
+// MarshalBinary is called for each time that the command is written.
+func (s *scriptArg) MarshalBinary() ([]byte, error) {
+	s.written++
+	return s.text, nil
+}
+
+// deliver hands out the answers of a batch.
+func (in *instance) deliver(batch []*round, res result) {
+	now := in.locker.now()
+	lines := res.lines
+	if res.err == nil && len(batch) > 0 && strings.Count(lines, "\n") != len(batch)-1 {
+		res.err = fmt.Errorf("unexpected answer %.40q", lines)
+	}
+	for i, r := range batch {
+		var line string
+		line, lines, _ = strings.Cut(lines, "\n")
+		a := answer{vote: failed, err: res.err}
+		if res.err == nil {
+			a = parseAnswer(line)
+		}
+		if res.ambiguous && r.op.grants() {
+			in.remember(r.lock, now)
+		}
+		if a.vote == failed {
+			in.undelivered(r, now)
+		}
+		r.answer(in, a)
+		r.leave()
+		batch[i] = nil
+	}
+}
+
+// undelivered notes a release that this instance did not confirm.
+func (in *instance) undelivered(r *round, now time.Time) {
+	if r.op == opRelease && !r.cleaning && r.lock.mayBeOn(in.index) {
+		in.remember(r.lock, now)
+	}
+}
+
+func (in *instance) setSentAt(t time.Time) {
+	in.mu.Lock()
+	in.sentAt = t
+	in.mu.Unlock()
+}
+
+// setDown fails what is queued and everything that will be, until a probe
+// succeeds.
+func (in *instance) setDown(cause error, now time.Time) {
+	in.backoff = min(max(2*in.backoff, probeFirst), probeMax)
+	in.probeAt = now.Add(in.backoff/2 + rand.N(in.backoff))
+	in.mu.Lock()
+	first := in.down == nil
+	in.down = cause
+	queue := in.queue
+	in.queue = nil
+	in.mu.Unlock()
+	for _, r := range queue {
+		in.undelivered(r, now)
+		r.answer(in, answer{vote: failed, err: cause})
+		r.leave()
+	}
+	if first {
+		in.locker.observeInstance(in, InstanceDown, cause)
+	}
+}
+
+func (in *instance) setUp() {
+	in.backoff = 0
+	in.mu.Lock()
+	was := in.down
+	in.down = nil
+	if was != nil {
+		in.leftovers.next = time.Time{} // they have waited for this
+	}
+	in.mu.Unlock()
+	if was != nil {
+		in.locker.observeInstance(in, InstanceUp, nil)
+	}
+}
+
+// probe tries an instance that is down with a batch of nothing: the rights that
+// it takes are those that locking takes.
+func (in *instance) probe(now time.Time) {
+	res := in.exchange(nil, now)
+	if res.err != nil && in.script.written > 0 && isReply(res.err) {
+		in.setUp() // it answers; what it refuses, it will say for each operation
+	}
+}
+
+// isReply reports whether err is an answer of the server.
+func isReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}
+
+// isTimeout reports whether err is a time-out, of the socket or of a context.
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout() || errors.Is(err, context.DeadlineExceeded)
+}
+
+// explain turns an error of the client into the cause that a caller reads.
+func (in *instance) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isReply(err) && strings.Contains(err.Error(), "unauthenticated multibulk length"):
+		// How a server that wants a password answers a request of more than ten
+		// arguments.
+		return serverError("NOAUTH Authentication required. (" + err.Error() + ")")
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		// Of our own context: it must not look like the caller's.
+		return &timeoutError{in.locker.sendLimit()}
+	}
+	return err
+}

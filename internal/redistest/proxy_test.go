@@ -1,0 +1,470 @@
+package redistest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestProxyForwardsBothWays(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	c := connect(t, p.Addr())
+	sent := make([]byte, 1<<20)
+	_, _ = rand.Read(sent)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = c.conn.Write(sent)
+		_ = c.conn.CloseWrite() // passed on, or the echo would not end
+	})
+	got, err := io.ReadAll(c.in)
+	wg.Wait()
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(sent, got))
+	eventually(t, func() bool { return p.Conns() == 0 }, "the connection is forgotten")
+	require.Equal(t, 1, p.Accepted())
+}
+
+// Twenty lines sent at once: the delays overlap, or it would take two seconds.
+func TestDelayIsAPipeline(t *testing.T) {
+	t.Parallel()
+	const d, lines = 50 * time.Millisecond, 20
+	for name, test := range map[string]struct {
+		set  func(*Proxy)
+		want time.Duration
+	}{
+		"both":     {func(p *Proxy) { p.Delay(d) }, 2 * d},
+		"requests": {func(p *Proxy) { p.DelayRequests(d) }, d},
+		"replies":  {func(p *Proxy) { p.DelayReplies(d) }, d},
+		"none":     {func(p *Proxy) { p.Delay(d); p.Delay(0) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewProxy(t, echo(t))
+			c := connect(t, p.Addr())
+			c.send("before")
+			c.line("before")
+			test.set(p) // on a connection that exists
+			start := time.Now()
+			for i := range lines {
+				c.send(fmt.Sprint(i))
+			}
+			for i := range lines {
+				c.line(fmt.Sprint(i))
+			}
+			took := time.Since(start)
+			require.GreaterOrEqual(t, took, test.want)
+			require.Less(t, took, lines*d/2)
+		})
+	}
+}
+
+// What is sent after the delay was shortened must not overtake.
+func TestDelayKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	c := connect(t, p.Addr())
+	p.DelayReplies(3 * silence)
+	c.send("slow")
+	c.silent() // the reply is under way
+	p.DelayReplies(0)
+	c.send("fast")
+	c.line("slow")
+	c.line("fast")
+}
+
+func TestSwallowedRequestIsNeverExecuted(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	c := connect(t, p.Addr())
+	p.SwallowRequests(true)
+	c.send("INCR k")
+	c.silent()
+	p.SwallowRequests(false)
+	c.send("ECHO after")
+	c.reply("after")
+	require.Nil(t, s.MustDo(t, "GET", "k"))
+}
+
+func TestSwallowedReplyIsLostAfterExecution(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	c := connect(t, p.Addr())
+	p.SwallowReplies(true)
+	c.send("INCR k")
+	c.silent()
+	require.Equal(t, "1", s.MustDo(t, "GET", "k"))
+	p.SwallowReplies(false)
+	c.send("ECHO after")
+	c.reply("after")
+}
+
+func TestHeldRequestsAreExecutedLaterInOrder(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(c *peer){
+		"client stays":  func(*peer) {},
+		"client closes": func(c *peer) { require.NoError(c.t, c.conn.Close()) },
+		"client resets": func(c *peer) {
+			require.NoError(c.t, c.conn.SetLinger(0))
+			require.NoError(c.t, c.conn.Close())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := Start(t)
+			p := NewProxy(t, s.Addr())
+			c := connect(t, p.Addr())
+			c.send("PING")
+			c.reply("PONG")
+			p.HoldRequests(true)
+			c.send("APPEND k a")
+			c.send("APPEND k b")
+			c.silent()
+			leave(c)
+			if name != "client stays" {
+				eventually(t, func() bool { return p.Conns() == 0 }, "the client's end is seen")
+			}
+			require.Nil(t, s.MustDo(t, "GET", "k"))
+			require.Equal(t, 2, clients(t, s), "the server still has the connection")
+
+			p.HoldRequests(false)
+			eventually(t, func() bool { return s.MustDo(t, "GET", "k") == "ab" }, "both are executed")
+			if name == "client stays" {
+				c.reply(int64(1))
+				c.reply(int64(2))
+				return
+			}
+			eventually(t, func() bool { return clients(t, s) == 1 }, "the server is told that the client left")
+		})
+	}
+}
+
+func TestHeldRepliesArriveLater(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	c := connect(t, p.Addr())
+	p.HoldReplies(true)
+	p.HoldReplies(true)
+	c.send("INCR k")
+	c.send("INCR k")
+	c.silent()
+	require.Equal(t, "2", s.MustDo(t, "GET", "k"))
+	p.HoldReplies(false)
+	c.reply(int64(1))
+	c.reply(int64(2))
+}
+
+func TestDuplicateIsExecutedAndItsReplyDropped(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	c := connect(t, p.Addr())
+	p.DuplicateRequests(true)
+	for i := range 3 { // each waits for the one before
+		c.send("RPUSH k " + fmt.Sprint(i))
+		_, err := readReply(c.in)
+		require.NoError(t, err)
+		eventually(t, func() bool { return s.MustDo(t, "LLEN", "k") == int64(2*i+2) }, "it comes twice")
+	}
+	require.Equal(t, []any{"0", "0", "1", "1", "2", "2"}, s.MustDo(t, "LRANGE", "k", "0", "-1"))
+	require.Equal(t, 3, clients(t, s), "one connection for all duplicates")
+	c.silent()
+
+	p.DuplicateRequests(false)
+	c.send("RPUSH k 3")
+	c.reply(int64(7))
+	require.NoError(t, c.conn.Close())
+	eventually(t, func() bool { return clients(t, s) == 1 }, "both connections end with the client's")
+}
+
+// The client is gone before the first copy is delivered.
+func TestDuplicateOfAHeldRequestIsExecuted(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	c := connect(t, p.Addr())
+	p.DuplicateRequests(true)
+	p.HoldRequests(true)
+	c.send("INCR k")
+	require.NoError(t, c.conn.Close())
+	eventually(t, func() bool { return p.Accepted() == 1 && p.Conns() == 0 }, "the client's end is seen")
+	p.HoldRequests(false)
+	eventually(t, func() bool { return s.MustDo(t, "GET", "k") == "2" }, "both copies are executed")
+}
+
+func TestCutLosesOneReplyAfterExecution(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	bystander, c := connect(t, p.Addr()), connect(t, p.Addr())
+	p.DelayReplies(20 * time.Millisecond)
+	p.CutReplies("INCR")
+	cut := p.Cut()
+	bystander.send("ECHO other")
+	bystander.reply("other")
+	c.send("ECHO first")
+	c.reply("first")
+	select {
+	case <-cut:
+		require.Fail(t, "cut without a match")
+	default:
+	}
+
+	c.send("INCR k")
+	require.ErrorIs(t, c.ended(), io.EOF)
+	<-cut
+	require.Equal(t, "1", s.MustDo(t, "GET", "k"))
+
+	bystander.send("INCR k") // one-shot
+	bystander.reply(int64(2))
+	p.CutReplies("INCR")
+	bystander.send("INCR k")
+	bystander.ended()
+	<-p.Cut()
+}
+
+// No reply, no cut: the channel says that the request was executed.
+func TestCutWaitsForTheReply(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	c := connect(t, p.Addr())
+	c.send("PING")
+	c.reply("PONG")
+	p.CutReplies("INCR")
+	require.NoError(t, s.Pause())
+	c.send("INCR k")
+	c.silent()
+	require.NoError(t, s.Kill())
+	c.ended()
+	select {
+	case <-p.Cut():
+		require.Fail(t, "cut without a reply")
+	default:
+	}
+}
+
+func TestBreakResetsBothSides(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	var all []*peer
+	for range 3 {
+		c := connect(t, p.Addr())
+		c.send("PING")
+		c.reply("PONG")
+		all = append(all, c)
+	}
+	require.Equal(t, 3, p.Conns())
+	p.HoldRequests(true)
+	all[0].send("INCR k")
+	all[0].silent()
+
+	p.Break()
+	require.Zero(t, p.Conns())
+	for _, c := range all {
+		require.ErrorIs(t, c.ended(), syscall.ECONNRESET)
+	}
+	eventually(t, func() bool { return clients(t, s) == 1 }, "the server's side is closed")
+	p.HoldRequests(false)
+
+	c := connect(t, p.Addr())
+	c.send("EXISTS k")
+	c.reply(int64(0)) // what was held is lost
+	require.Equal(t, 1, p.Conns())
+	require.Equal(t, 4, p.Accepted())
+}
+
+func TestRefuseSparesOpenConnections(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	before := connect(t, p.Addr())
+	before.send("a")
+	before.line("a")
+	p.Refuse(true)
+	connect(t, p.Addr()).ended()
+	before.send("b")
+	before.line("b")
+	require.Equal(t, 1, p.Conns())
+	require.Equal(t, 2, p.Accepted())
+	p.Refuse(false)
+	after := connect(t, p.Addr())
+	after.send("c")
+	after.line("c")
+}
+
+func TestOnRequestSeesWhatIsDelivered(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	c := connect(t, p.Addr())
+	var mu sync.Mutex
+	var seen strings.Builder
+	p.OnRequest(func(chunk []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen.Write(chunk)
+	})
+	p.DuplicateRequests(true)
+	for _, line := range []string{"a", "b", "c"} {
+		c.send(line)
+		c.line(line)
+	}
+	p.SwallowRequests(true)
+	c.send("swallowed")
+	c.silent()
+	p.SwallowRequests(false)
+	p.OnRequest(nil)
+	c.send("unobserved")
+	c.line("unobserved")
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, "a\r\nb\r\nc\r\n", seen.String())
+}
+
+// The switches may be used from within, and reach the reply of this request.
+func TestOnRequestMayUseTheSwitches(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	c := connect(t, p.Addr())
+	p.OnRequest(func([]byte) { p.SwallowReplies(true) })
+	c.send("a")
+	c.silent()
+	p.OnRequest(func([]byte) { p.Break() })
+	c.send("b")
+	c.ended()
+}
+
+func TestEndOfTheServerReachesTheClient(t *testing.T) {
+	t.Parallel()
+	s := Start(t)
+	p := NewProxy(t, s.Addr())
+	c := connect(t, p.Addr())
+	c.send("PING")
+	c.reply("PONG")
+	require.NoError(t, s.Kill())
+	c.ended()
+	connect(t, p.Addr()).ended() // the target refuses now
+	eventually(t, func() bool { return p.Conns() == 0 }, "no connection is left")
+	require.NoError(t, s.Restart())
+	again := connect(t, p.Addr())
+	again.send("PING")
+	again.reply("PONG")
+}
+
+// Every wait of the proxy must end with it: a full queue, a long delay, a hold
+// with the client gone, a server that does not read, one that says nothing. Not
+// parallel: another test's goroutines would count.
+func TestCloseLeavesNoGoroutine(t *testing.T) {
+	s := Start(t)
+	mute := Mute(t)
+	before := goleak.IgnoreCurrent()
+	for name, use := range map[string]func(p *Proxy, c *peer){
+		"idle":           func(*Proxy, *peer) {},
+		"delayed":        func(p *Proxy, c *peer) { p.Delay(time.Hour); c.send("PING") },
+		"held":           func(p *Proxy, c *peer) { p.HoldRequests(true); c.send("PING"); c.conn.Close() },
+		"replies held":   func(p *Proxy, c *peer) { p.HoldReplies(true); c.send("PING") },
+		"duplicated":     func(p *Proxy, c *peer) { p.DuplicateRequests(true); c.send("PING"); c.reply("PONG") },
+		"mute":           func(p *Proxy, c *peer) { c.send("PING"); c.conn.Close() },
+		"mute duplicate": func(p *Proxy, c *peer) { p.DuplicateRequests(true); c.send("PING"); c.silent() },
+		"unread":         flood,
+		"unread and held": func(p *Proxy, c *peer) {
+			p.HoldRequests(true)
+			flood(p, c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := s.Addr()
+			if strings.HasPrefix(name, "mute") || strings.HasPrefix(name, "unread") {
+				target = mute
+			}
+			p, err := LaunchProxy(target)
+			require.NoError(t, err)
+			c := connect(t, p.Addr())
+			eventually(t, func() bool { return p.Conns() == 1 }, "connected")
+			use(p, c)
+			p.Close()
+			p.Close()
+			require.Zero(t, p.Conns())
+			_ = c.conn.Close()
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
+
+// Switches flip under traffic; nothing is lost, nothing changes places.
+func TestSwitchesUnderTraffic(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	var wg sync.WaitGroup
+	for i := range 4 {
+		c := connect(t, p.Addr())
+		wg.Go(func() {
+			for n := range 200 {
+				want := fmt.Sprintf("%d-%d\n", i, n)
+				if _, err := io.WriteString(c.conn, want); err != nil {
+					t.Errorf("write: %v", err)
+					return
+				}
+				if got, err := c.in.ReadString('\n'); got != want {
+					t.Errorf("got %q, %v, want %q", got, err, want)
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wg.Wait()
+	}()
+	for i := 0; ; i++ {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		p.HoldRequests(i%2 == 0)
+		p.HoldReplies(i%3 == 0)
+		p.Delay(time.Duration(i%5) * 100 * time.Microsecond)
+		p.OnRequest(func([]byte) {})
+		p.Conns()
+	}
+}
+
+// flood sends until nobody takes any more.
+func flood(_ *Proxy, c *peer) {
+	_ = c.conn.SetWriteDeadline(time.Now().Add(silence))
+	block := make([]byte, 1<<20)
+	for {
+		if _, err := c.conn.Write(block); err != nil {
+			return
+		}
+	}
+}
+
+// echo returns the address of a server that sends everything back.
+func echo(t *testing.T) string {
+	t.Helper()
+	addr, err := FreeAddr()
+	require.NoError(t, err)
+	serve(t, addr, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+	return addr
+}
+
+// clients returns how many connections s has, this question's included.
+func clients(t *testing.T, s *Server) int {
+	t.Helper()
+	return strings.Count(s.MustDo(t, "CLIENT", "LIST").(string), "id=")
+}

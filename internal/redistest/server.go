@@ -1,0 +1,322 @@
+package redistest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	startTimeout = 10 * time.Second // from the fork to the first answer
+	startPoll    = 2 * time.Millisecond
+	loadGrace    = 500 * time.Millisecond // from the first answer to the end of loading
+	pauseTimeout = 2 * time.Second
+	pausePoll    = 100 * time.Microsecond
+	portTries    = 10 // ports a Launch tries before it gives up
+)
+
+// Server is one redis-server process on 127.0.0.1. Its methods may be called
+// from any goroutine.
+type Server struct {
+	bin string
+	dir string
+
+	mu     sync.Mutex
+	addr   string // constant once Launch has returned
+	args   []string
+	proc   *process // the last one started; it may be dead
+	closed bool
+}
+
+// Launch starts a redis-server on a free port in a fresh temporary directory
+// and returns when it answers, be it with -NOAUTH. args are further redis-server
+// arguments; unless they say so nothing is persisted. If the start fails, the
+// error ends with the last lines of the server's log. Stop the server with
+// Close; on Linux it also dies with this process, however that ends.
+func Launch(args ...string) (*Server, error) {
+	bin, err := binary()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "redistest-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{bin: bin, dir: dir, args: args}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// A port that was free a moment ago may be taken now, by the server of
+	// another test process for one. Only the server's own bind decides.
+	for range portTries {
+		if s.addr, err = FreeAddr(); err != nil {
+			break
+		}
+		if err = s.startLocked(); !errors.Is(err, errPortTaken) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+// binary returns the path of the server's binary.
+func binary() (string, error) {
+	name := os.Getenv("REDLOCK_REDIS_SERVER")
+	if name == "" {
+		name = "redis-server"
+	}
+	return exec.LookPath(name)
+}
+
+// Addr returns "127.0.0.1:port". It survives restarts.
+func (s *Server) Addr() string { return s.addr }
+
+// URL returns "redis://127.0.0.1:port/0".
+func (s *Server) URL() string { return "redis://" + s.addr + "/0" }
+
+// Dir returns the server's working directory, which survives restarts.
+func (s *Server) Dir() string { return s.dir }
+
+// PID returns the id of the running process, and 0 when none runs.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.proc.alive() {
+		return 0
+	}
+	return s.proc.pid()
+}
+
+// Kill ends the server with SIGKILL and returns when it is gone. What it had not
+// yet written to disk is lost, what it had written is not: kill -9 is not a
+// power loss. Killing a server that does not run is no error.
+func (s *Server) Kill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc.kill()
+}
+
+// Restart kills the server if it runs and starts it again: same port, same
+// directory, same arguments. It fails if something else took the port meanwhile.
+// A server that has much to load (more than half a second) still answers
+// -LOADING when Restart returns, one that has little does not.
+func (s *Server) Restart() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.restartLocked(s.args)
+}
+
+// RestartWith is Restart with these further arguments instead of the former
+// ones, from now on.
+func (s *Server) RestartWith(args ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.restartLocked(args)
+}
+
+func (s *Server) restartLocked(args []string) error {
+	if s.closed {
+		return errors.New("redistest: the server is closed")
+	}
+	if err := s.proc.kill(); err != nil {
+		return err
+	}
+	s.args = args
+	return s.startLocked()
+}
+
+// Pause stops the server with SIGSTOP and returns when it has really stopped:
+// the signal is only on its way when kill(2) returns, and a command could slip
+// in. The kernel still accepts connections for a paused server.
+func (s *Server) Pause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.proc.alive() {
+		return errors.New("redistest: pause: the server does not run")
+	}
+	if _, err := stopped(s.proc.pid()); err != nil {
+		return fmt.Errorf("redistest: pause: %w", err)
+	}
+	if err := s.proc.cmd.Process.Signal(sigStop); err != nil {
+		return fmt.Errorf("redistest: pause: %w", err)
+	}
+	for deadline := time.Now().Add(pauseTimeout); ; time.Sleep(pausePoll) {
+		is, err := stopped(s.proc.pid())
+		if is || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("redistest: pause: process %d does not stop", s.proc.pid())
+		}
+	}
+}
+
+// Resume lets a paused server go on. Resuming one that is not paused does
+// nothing; one that does not run is an error.
+func (s *Server) Resume() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.proc.alive() {
+		return errors.New("redistest: resume: the server does not run")
+	}
+	return s.proc.cmd.Process.Signal(sigCont)
+}
+
+// Close kills the server, paused or not (SIGKILL reaches a stopped process too),
+// waits for it and removes its directory. A second Close does nothing.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return errors.Join(s.proc.kill(), os.RemoveAll(s.dir))
+}
+
+// errPortTaken is what startLocked fails with when the server could not bind.
+var errPortTaken = errors.New("the port is taken")
+
+// startLocked starts a process and waits until it answers. It leaves no process
+// behind when it fails.
+func (s *Server) startLocked() error {
+	log, err := os.OpenFile(filepath.Join(s.dir, "redis.log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	from, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	ownLog := func() []byte { // what this process has logged so far
+		text, _ := io.ReadAll(io.NewSectionReader(log, from, 1<<20))
+		return text
+	}
+
+	_, port, _ := strings.Cut(s.addr, ":")
+	args := []string{
+		"--port", port, "--bind", "127.0.0.1", "--protected-mode", "no", "--daemonize", "no",
+		"--dir", s.dir, "--save", "", "--appendonly", "no",
+	}
+	cmd := exec.Command(s.bin, append(args, s.args...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = s.dir, log, log, procAttr()
+	if s.proc, err = spawn(cmd); err != nil {
+		return err
+	}
+	if err = s.awaitReady(ownLog); err == nil {
+		return nil
+	}
+	err = errors.Join(err, s.proc.kill())
+	if bytes.Contains(ownLog(), []byte("Address already in use")) {
+		err = errors.Join(errPortTaken, err)
+	}
+	return fmt.Errorf("redistest: %s on %s: %w\n%s", s.bin, s.addr, err, tail(ownLog(), 20))
+}
+
+// awaitReady returns when the process answers and, if that is soon, has loaded
+// its data. An answer alone proves nothing, because it may come from a stranger
+// who holds the port while this process is about to fail: the answer must name
+// this process, or, if it is an error reply, this process must have logged that
+// its listeners are up.
+func (s *Server) awaitReady(ownLog func() []byte) error {
+	name := fmt.Sprintf("\r\nprocess_id:%d\r\n", s.proc.pid())
+	timeout := time.After(startTimeout)
+	var answered time.Time
+	for {
+		var up, loading bool
+		reply, err := roundTrip(s.addr, []string{"INFO"})
+		if info, ok := reply.(string); ok {
+			up = strings.Contains(info, name)
+			loading = strings.Contains(info, "\r\nloading:1\r\n")
+		} else if isReply(err) {
+			log := ownLog()
+			up = bytes.Contains(log, []byte("Server initialized"))
+			loading = !bytes.Contains(log, []byte("Ready to accept connections"))
+		}
+		if up && answered.IsZero() {
+			answered = time.Now()
+		}
+		if up && (!loading || time.Since(answered) > loadGrace) {
+			return nil
+		}
+		select {
+		case <-s.proc.done:
+			return fmt.Errorf("it ended at once: %v", s.proc.cmd.ProcessState)
+		case <-timeout:
+			return errors.Join(fmt.Errorf("no answer of its own in %v", startTimeout), err)
+		case <-time.After(startPoll):
+		}
+	}
+}
+
+// tail returns the last n lines of text.
+func tail(text []byte, n int) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// process is one run of a server. The nil process is a dead one.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed once the process has been waited for
+}
+
+// spawn starts cmd on a goroutine that keeps its thread until the process has
+// been waited for. Pdeathsig is sent when the thread that forked ends, not when
+// the process does: forking on the caller's thread would kill the server
+// whenever that thread happens to go. The goroutine is also the one who waits,
+// so it lives exactly as long as the server and kill waits for it.
+func spawn(cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // "signal: killed" is the usual end
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+func (p *process) alive() bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) kill() error {
+	if !p.alive() {
+		return nil
+	}
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-p.done
+	return nil
+}

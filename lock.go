@@ -1,0 +1,415 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Lock is one acquisition of one resource: an owner, a validity window and a
+// fencing token. Its methods are safe for concurrent use; those of a nil Lock
+// return zero values and errors.
+type Lock struct {
+	locker   *Locker
+	resource string
+	key      string // the lock key
+	fence    string // the fence key; empty where the quorum issues no tokens
+	owner    string // a new one for each round
+	token    uint64
+	maxHold  time.Duration // 0: no limit
+
+	// What the workers of the instances need to know, without waiting for mu.
+	phase  atomic.Uint32
+	until  atomic.Int64  // the end of the window, since Locker.born
+	lease  atomic.Int64  // the longest ttl that was asked for
+	onIt   atomic.Uint64 // bit i: instance i may have been sent a grant
+	onList atomic.Uint64 // bit i: the clean-up list of instance i has it
+
+	mu       sync.Mutex
+	window   window
+	asked    time.Time  // before its acquire was sent
+	extends  int        // Extends that were sent
+	late     bool       // the window was over when it was first released
+	ended    *LostError // once it is final how the lock ended
+	released bool       // a release was sent
+
+	next, prev *Lock // the Locker's list of held locks
+}
+
+// Phases of a Lock.
+const (
+	asking uint32 = iota // its acquire is not decided
+	held
+	over // given up: by its holder, by a lost vote, by Close
+)
+
+// Resource returns what was locked.
+func (k *Lock) Resource() string {
+	if k == nil {
+		return ""
+	}
+	return k.resource
+}
+
+// Owner returns the random value that marks this acquisition: the value of the
+// lock key on the instances.
+func (k *Lock) Owner() string {
+	if k == nil {
+		return ""
+	}
+	return k.owner
+}
+
+// FencingToken returns the number of this acquisition, larger than that of every
+// acquisition of the resource that completed before; 0 when fencing is off. Send
+// it with every write to the resource, which must refuse one that is smaller
+// than the largest it has seen.
+func (k *Lock) FencingToken() uint64 {
+	if k == nil {
+		return 0
+	}
+	return k.token
+}
+
+// ValidUntil returns the end of the validity window on the wall clock, to show;
+// it is never later than the expiry of a majority of the lock's keys. Whether
+// the lock still holds is for [Lock.Remaining] to say.
+func (k *Lock) ValidUntil() time.Time {
+	if k == nil {
+		return time.Time{}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.window.end()
+}
+
+// Remaining returns what is left of the validity window; zero or less once it is
+// over or the lock was released or lost. It asks nobody.
+func (k *Lock) Remaining() time.Duration {
+	if k == nil {
+		return 0
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.window.remaining(k.locker.now())
+}
+
+// Extend makes the lock hold for ttl from now. It succeeds when a majority of
+// the instances confirms that it held the lock without a gap; instances that
+// lost the key get it back then.
+//
+// An error that matches [ErrLost] is final: the window is over, or a majority
+// said that the lock is not ours. Any other leaves the window as it is, and
+// Extend may be tried again; but a shorter ttl that was asked for in vain
+// shortens the window all the same, as instances may have obeyed it. Extend
+// returns when ctx ends, with an error that matches that of ctx.
+func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
+	if k == nil {
+		return errNilLock
+	}
+	if ctx == nil {
+		return errNilContext
+	}
+	l := k.locker
+	if err := l.checkTTL(ttl); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return &endedError{op: "extend", resource: k.resource, ctx: ctx}
+	}
+
+	if err := l.enter(); err != nil {
+		return k.afterClose()
+	}
+	defer l.exit()
+	r, asked, number, err := k.startExtend(ctx, ttl)
+	if err != nil {
+		return err
+	}
+	defer r.leave()
+	if err := r.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); err == ErrClosed {
+		return k.afterClose()
+	}
+
+	r.mu.Lock()
+	t := r.tally
+	r.healing = t.outcome() == won
+	absent, reason := r.absentLocked(), r.lostReasonLocked()
+	r.mu.Unlock()
+
+	switch {
+	case t.outcome() == won:
+		if err := k.confirm(asked, number); err != nil {
+			return err
+		}
+		for _, in := range absent {
+			k.heal(r, in)
+		}
+		return nil
+	case t.gone():
+		return k.lose(reason, r.quorumError(ErrLost))
+	}
+	return r.reason(ctx, ErrNoQuorum)
+}
+
+// startExtend sends an extend, and returns the window that it asks for.
+func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, window, int, error) {
+	l := k.locker
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := l.now()
+	if err := k.endedLocked(now); err != nil {
+		return nil, window{}, 0, err
+	}
+	asked := k.clip(window{now, validity(ttl, l.driftFactor, l.driftBase)})
+	// From here on, instances may expire the key at the end of this window: a
+	// shorter one counts at once.
+	if asked.endsBefore(k.window) {
+		k.setWindowLocked(asked)
+	}
+	k.lease.Store(max(k.lease.Load(), int64(ttl)))
+	k.extends++
+
+	r := l.newRound(ctx, opExtend, k)
+	r.start = now
+	r.ttl, r.keep, r.token = serverTTL(ttl), l.keep(ttl), k.token
+	// Under the lock, so that nothing of this owner is queued behind its release.
+	r.send(now)
+	return r, asked, k.extends, nil
+}
+
+// confirm takes the window of an extend that a majority confirmed.
+func (k *Lock) confirm(asked window, number int) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.endedLocked(k.locker.now()); err != nil {
+		return err
+	}
+	// An extend that was sent later may have set a shorter expiry since.
+	if number == k.extends {
+		k.setWindowLocked(asked)
+	}
+	return nil
+}
+
+// heal gives the lock back to an instance that lost its key, in a round whose
+// extend a majority confirmed. The instance refuses if somebody else was granted
+// the resource there.
+func (k *Lock) heal(extend *round, in *instance) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.locker.now()
+	if k.endedLocked(now) != nil {
+		return
+	}
+	r := k.locker.newRound(extend.ctx, opHeal, k)
+	r.start = now
+	r.ttl, r.keep, r.token = extend.ttl, extend.keep, extend.token
+	r.refs.Add(1)
+	r.sendTo(in, now)
+	r.leave()
+}
+
+// Release gives the lock up, on every instance, and returns as soon as a majority
+// has confirmed it; the rest is cleaned up in the background. It ignores the end
+// of ctx, and takes no longer than the instance time-out.
+//
+// A holder that was already too late gets an error that matches [ErrLost], with
+// the reason; what a newer owner holds is never touched. After a Release that
+// worked, Release is nil again, so that it can be deferred. A Release that too
+// few instances confirmed matches [ErrNoQuorum] and can be tried again.
+func (k *Lock) Release(ctx context.Context) error {
+	if k == nil {
+		return errNilLock
+	}
+	if ctx == nil {
+		return errNilContext
+	}
+	l := k.locker
+	if err := l.enter(); err != nil {
+		return k.afterClose().unlessReleased()
+	}
+	defer l.exit()
+	r, first, err := k.startRelease(ctx)
+	if r == nil {
+		return err
+	}
+	defer r.leave()
+	_ = r.wait(context.Background(), l.voteLimit(k.longest()), confirmed)
+	return k.finishRelease(r, first)
+}
+
+// startRelease sends a release, and reports whether it is the first. It returns
+// no round if the lock has ended before, and how.
+func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended != nil {
+		return nil, false, k.ended.unlessReleased()
+	}
+	now := k.locker.now()
+	first = !k.released
+	if first {
+		k.late = k.window.remaining(now) <= 0
+		k.giveUpLocked(now)
+	}
+	return k.sendRelease(ctx, now), first, nil
+}
+
+// finishRelease counts the votes on a release.
+func (k *Lock) finishRelease(r *round, first bool) error {
+	r.mu.Lock()
+	t, reason := r.tally, r.lostReasonLocked()
+	r.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.late && k.heldTooLong(r.start):
+		return k.endLocked(LostMaxHold, nil)
+	case k.late, first && t.gone():
+		return k.endLocked(reason, nil)
+	case t.granted+t.refused >= t.quorum():
+		// A second Release finds nothing where the first one deleted.
+		return k.endLocked(LostReleased, nil).unlessReleased()
+	}
+	return r.quorumError(ErrNoQuorum)
+}
+
+// sendRelease queues a release at every instance.
+func (k *Lock) sendRelease(ctx context.Context, now time.Time) *round {
+	r := k.locker.newRound(ctx, opRelease, k)
+	r.start = now
+	r.send(now)
+	return r
+}
+
+// endedLocked returns why the lock can't be extended at now; nil if it can.
+func (k *Lock) endedLocked(now time.Time) error {
+	switch {
+	case k.ended != nil:
+		return k.ended
+	case k.released:
+		return &LostError{Resource: k.resource, Reason: LostReleased}
+	case k.window.remaining(now) > 0:
+		return nil
+	case k.heldTooLong(now):
+		return k.loseLocked(LostMaxHold, nil, now)
+	}
+	return k.loseLocked(LostExpired, nil, now)
+}
+
+// lose ends the lock, and frees what is left of it on the instances.
+func (k *Lock) lose(reason LostReason, cause error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.loseLocked(reason, cause, k.locker.now())
+}
+
+func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
+	if k.ended == nil && !k.released {
+		k.giveUpLocked(now)
+		k.sendRelease(context.Background(), now).leave()
+	}
+	return k.endLocked(reason, cause)
+}
+
+// endLocked makes how the lock ended final.
+func (k *Lock) endLocked(reason LostReason, cause error) *LostError {
+	if k.ended == nil {
+		k.ended = &LostError{Resource: k.resource, Reason: reason, cause: cause}
+	}
+	return k.ended
+}
+
+// giveUpLocked ends the window at now. From here on the workers send nothing of
+// this owner but releases.
+func (k *Lock) giveUpLocked(now time.Time) {
+	k.released = true
+	k.phase.Store(over)
+	k.window.length = min(k.window.length, elapsed(k.window.start, now))
+	k.locker.forget(k)
+}
+
+func (k *Lock) setWindowLocked(w window) {
+	k.window = w
+	k.until.Store(int64(w.start.Sub(k.locker.born) + w.length))
+}
+
+// clip ends w where the lock has been held for as long as WithMaxHold allows.
+func (k *Lock) clip(w window) window {
+	if k.maxHold > 0 {
+		w.length = min(w.length, k.maxHold-elapsed(k.asked, w.start))
+	}
+	return w
+}
+
+func (k *Lock) heldTooLong(now time.Time) bool {
+	return k.maxHold > 0 && elapsed(k.asked, now) >= k.maxHold
+}
+
+// over reports whether the lock was given up.
+func (k *Lock) over() bool { return k.phase.Load() == over }
+
+// wanted reports whether the keys of the lock have a use at now.
+func (k *Lock) wanted(now time.Time) bool {
+	switch k.phase.Load() {
+	case asking:
+		return true
+	case held:
+		return int64(now.Sub(k.locker.born)) < k.until.Load()
+	}
+	return false
+}
+
+// longest returns the longest ttl that the lock was asked for.
+func (k *Lock) longest() time.Duration { return time.Duration(k.lease.Load()) }
+
+// touched notes that instance i is sent a grant; mayBeOn reports whether it was.
+func (k *Lock) touched(i int)      { k.onIt.Or(1 << i) }
+func (k *Lock) mayBeOn(i int) bool { return k.onIt.Load()&(1<<i) != 0 }
+
+// list notes that the lock is on the clean-up list of instance i; listed reports
+// whether it is.
+func (k *Lock) list(i int)        { k.onList.Or(1 << i) }
+func (k *Lock) unlist(i int)      { k.onList.And(^uint64(1 << i)) }
+func (k *Lock) listed(i int) bool { return k.onList.Load()&(1<<i) != 0 }
+
+var (
+	errNilLock    = errors.New("redlock: the lock is nil")
+	errNilContext = errors.New("redlock: the context is nil")
+)
+
+// abandon gives up a lock whose round was not won, and releases it everywhere, in
+// the background.
+func (k *Lock) abandon() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.phase.Store(over)
+	k.sendRelease(context.Background(), k.locker.now()).leave()
+}
+
+// close gives the lock up for a Locker that closes, and returns the release that
+// it sent; nil if somebody else gave it up before.
+func (k *Lock) close() *round {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended != nil || k.released {
+		return nil
+	}
+	now := k.locker.now()
+	k.giveUpLocked(now)
+	_ = k.endLocked(LostClosed, ErrClosed)
+	return k.sendRelease(context.Background(), now)
+}
+
+// afterClose returns what a Release or an Extend gets after Close.
+func (k *Lock) afterClose() *LostError {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended == nil {
+		return &LostError{Resource: k.resource, Reason: LostClosed, cause: ErrClosed}
+	}
+	return k.ended
+}

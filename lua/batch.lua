@@ -1,0 +1,197 @@
+-- One batch: a list of operations on locks, in the order in which they were
+-- queued, in one atomic step. One operation's error never fails another one:
+-- each has an answer of its own.
+--
+-- KEYS     for each operation its lock key L, then its fence key F where the
+--          quorum issues fencing tokens (a release has no F)
+-- ARGV[1]  "1" when the quorum issues fencing tokens, else "0"
+-- ARGV     then for each operation its letter and its arguments:
+--
+--   a owner ttl keep seed    acquire. A fresh grant counts F up, so that no two grants of one instance share a
+--                            number. A repeat, when the reply was lost, is granted again and changes nothing.
+--   r owner token            raise F to token: for the owner only, and never down.
+--   e owner ttl keep token   extend. An F beyond token means that somebody was granted a larger one since.
+--   h owner ttl keep token   heal: set L again where it is absent and F is not beyond token. It is sent only
+--                            after a majority confirmed the extend of the same round.
+--   d owner                  release: delete L if it is the owner's. F stays, and so stays the order.
+--
+-- ttl and keep, the expiry of F, are in milliseconds; seed and token are whole
+-- numbers below 2^53, in decimal. They are sent, and ignored, without fencing.
+--
+-- Answer: one string with a line for each operation:
+--
+--   g F        granted, with the fence value (0 without fencing)
+--   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
+--   n          refused: the lock is nobody's
+--   x          refused: the lock is another owner's
+--   f text     failed: this instance can't tell or can't vote, and text says why
+--
+-- Needs the commands GET, SET, DEL, PTTL and PEXPIRE, and no other right.
+
+local call, find, format = redis.pcall, string.find, string.format
+local fenced = ARGV[1] == '1'
+local k, a = 1, 2
+
+local function failed(reply)
+  return 'f ' .. string.gsub(reply.err, '[\r\n]', ' ')
+end
+
+-- number returns what s, the text of a fence key, counts; nil if that is no
+-- token: tonumber alone would take '0x10', '1e3' and 'nan', too, and a double
+-- counts exactly below 2^53 only.
+local function number(s)
+  if #s <= 16 and find(s, '^[0-9]+$') then
+    local n = tonumber(s)
+    if n < 9007199254740992 then return n end
+  end
+end
+
+-- fence reads F: its number and its text; 0 and nil where it is absent; nil and
+-- an answer where it can't be used.
+local function fence(F)
+  local s = call('GET', F)
+  if not s then return 0, nil end
+  if type(s) == 'table' then return nil, failed(s) end
+  local n = number(s)
+  if n then return n, s end
+  return nil, 'f the fence key holds no token'
+end
+
+-- refusal tells apart the three cases in which L is not owner's; nil where it is.
+local function refusal(L, owner)
+  local holder = call('GET', L)
+  if holder == owner then return nil end
+  if not holder then return 'n' end
+  if type(holder) == 'table' then return failed(holder) end
+  return 'x'
+end
+
+-- keep_on sets F to token and its expiry to keep, and the expiry of L to ttl.
+-- It writes F only where it differs, so that a holder can extend on an instance
+-- that is full.
+local function keep_on(L, F, ttl, keep, token, text)
+  local done
+  if F then
+    if text == token then
+      done = call('PEXPIRE', F, keep)
+    else
+      done = call('SET', F, token, 'PX', keep)
+    end
+    if type(done) == 'table' and done.err then return failed(done) end
+  end
+  done = call('PEXPIRE', L, ttl)
+  if type(done) == 'table' then return failed(done) end
+  return 'g ' .. token
+end
+
+local run = {}
+
+function run.a()
+  local L, F = KEYS[k], fenced and KEYS[k + 1]
+  local owner, ttl, keep, seed = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  k, a = k + (F and 2 or 1), a + 5
+
+  local n, text, f = 0, nil, '0'
+  if F then
+    n, text = fence(F)
+    if not n then return text end
+    f = seed
+    if n >= tonumber(seed) then
+      if n == 9007199254740991 then return 'f the fence key has counted to its end' end
+      f = format('%.0f', n + 1)
+    end
+  end
+
+  local done = call('SET', L, owner, 'PX', ttl, 'NX')
+  if not done then
+    local answer = refusal(L, owner)
+    if answer == 'x' then
+      local left = call('PTTL', L)
+      if type(left) == 'table' then return failed(left) end
+      return format('r %.0f %.0f', n, left)
+    end
+    if answer then return answer end
+    if F and not text then return 'f the fence key is gone' end
+    return 'g ' .. (text or '0')
+  end
+  if done.err then return failed(done) end
+
+  if F then
+    done = call('SET', F, f, 'PX', keep)
+    if done.err then
+      -- A grant without its number would stand outside the order.
+      call('DEL', L)
+      return failed(done)
+    end
+  end
+  return 'g ' .. f
+end
+
+function run.r()
+  local L, F, owner, token = KEYS[k], KEYS[k + 1], ARGV[a + 1], ARGV[a + 2]
+  k, a = k + 2, a + 3
+
+  local answer = refusal(L, owner)
+  if answer then return answer end
+  local n, text = fence(F)
+  if not n then return text end
+  if not text then return 'f the fence key is gone' end
+  if n > tonumber(token) then return 'x' end
+  local done = call('SET', F, token, 'KEEPTTL')
+  if done.err then return failed(done) end
+  return 'g ' .. token
+end
+
+function run.e()
+  local L, F = KEYS[k], fenced and KEYS[k + 1]
+  local owner, ttl, keep, token = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  k, a = k + (F and 2 or 1), a + 5
+
+  local answer = refusal(L, owner)
+  if answer then return answer end
+  local n, text
+  if F then
+    n, text = fence(F)
+    if not n then return text end
+    if not text then return 'f the fence key is gone' end
+    if n > tonumber(token) then return 'f the fence is at ' .. text .. ', beyond our token' end
+  end
+  return keep_on(L, F, ttl, keep, token, text)
+end
+
+function run.h()
+  local L, F = KEYS[k], fenced and KEYS[k + 1]
+  local owner, ttl, keep, token = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  k, a = k + (F and 2 or 1), a + 5
+
+  local n, text
+  if F then
+    n, text = fence(F)
+    if not n then return text end
+    if n > tonumber(token) then return 'x' end
+  end
+  local done = call('SET', L, owner, 'PX', ttl, 'NX')
+  if not done then return 'x' end
+  if done.err then return failed(done) end
+  local answer = keep_on(L, F, ttl, keep, token, text)
+  if string.sub(answer, 1, 1) == 'f' then call('DEL', L) end
+  return answer
+end
+
+function run.d()
+  local L, owner = KEYS[k], ARGV[a + 1]
+  k, a = k + 1, a + 2
+
+  local answer = refusal(L, owner)
+  if answer then return answer end
+  local done = call('DEL', L)
+  if type(done) == 'table' then return failed(done) end
+  return 'g 0'
+end
+
+local answers, n = {}, 0
+while a <= #ARGV do
+  n = n + 1
+  answers[n] = run[ARGV[a]]()
+end
+return table.concat(answers, '\n')

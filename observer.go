@@ -1,0 +1,154 @@
+package redlock
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// An Observer is told what happens. Each function is optional. They are called
+// one after the other on a goroutine of their own, a moment later: an observer
+// that blocks or panics breaks no lock. Events that pile up behind one that
+// blocks, more than 10,000, are dropped; the next event says how many.
+type Observer struct {
+	// Round is called for each question to the instances, when the last of them
+	// has answered or failed.
+	Round func(RoundEvent)
+	// Instance is called when the state of an instance changes.
+	Instance func(InstanceEvent)
+}
+
+// A RoundEvent tells how the instances voted.
+type RoundEvent struct {
+	Context  context.Context //nolint:containedctx // of the call, for its trace
+	Op       string          // "acquire", "raise", "extend", "heal" or "release"
+	Resource string
+	Start    time.Time // before the question was sent
+	Won      bool      // a quorum granted, counting late answers; for a heal, of one instance: it was done
+	Votes    []InstanceVote
+	Dropped  int // events that were dropped before this one
+}
+
+// An InstanceVote is one instance's answer.
+type InstanceVote struct {
+	Instance string
+	Vote     string // "granted", "refused", "failed", or "pending" when it was not asked
+	Fence    uint64 // the instance's fence value after a grant; 0 without quorum fencing
+	Err      error  // why it refused or failed
+}
+
+// An InstanceChange says what an [InstanceEvent] is about.
+type InstanceChange string
+
+// The changes of an instance.
+const (
+	InstanceDown    InstanceChange = "down"              // no connection, or silence: its votes fail at once, and it is probed
+	InstanceUp      InstanceChange = "up"                // it answers again
+	CleanUpOverflow InstanceChange = "clean-up overflow" // an owner may stay on it until its ttl ends
+)
+
+// An InstanceEvent tells that the state of an instance changed.
+type InstanceEvent struct {
+	Instance string
+	Change   InstanceChange
+	At       time.Time
+	Err      error // the cause, of a down
+	Dropped  int   // events that were dropped before this one
+}
+
+const (
+	maxEvents     = 10_000
+	observerGrace = 100 * time.Millisecond
+)
+
+// A dispatcher hands events to an Observer.
+type dispatcher struct {
+	Observer
+	events  chan func(dropped int)
+	dropped atomic.Int64
+	quit    chan struct{}
+	done    chan struct{}
+}
+
+func newDispatcher(o Observer) *dispatcher {
+	d := &dispatcher{
+		Observer: o,
+		events:   make(chan func(int), maxEvents),
+		quit:     make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+	go d.run()
+	return d
+}
+
+func (d *dispatcher) run() {
+	defer close(d.done)
+	for {
+		select {
+		case f := <-d.events:
+			d.call(f)
+		case <-d.quit:
+			for len(d.events) > 0 {
+				d.call(<-d.events)
+			}
+			return
+		}
+	}
+}
+
+func (d *dispatcher) call(f func(int)) {
+	defer func() { _ = recover() }() // a panic of an observer breaks nothing
+	f(int(d.dropped.Swap(0)))
+}
+
+func (d *dispatcher) add(f func(dropped int)) {
+	select {
+	case d.events <- f:
+	default:
+		d.dropped.Add(1)
+	}
+}
+
+// stop hands out what is left, as far as the observer takes it in time.
+func (d *dispatcher) stop() {
+	close(d.quit)
+	timer := time.NewTimer(observerGrace)
+	defer timer.Stop()
+	select {
+	case <-d.done:
+	case <-timer.C:
+	}
+}
+
+func (l *Locker) observeRound(r *round) {
+	d := l.dispatcher
+	if d == nil || d.Round == nil || r.cleaning {
+		return
+	}
+	e := RoundEvent{
+		Context: r.ctx, Op: r.op.String(), Resource: r.lock.resource, Start: r.start,
+		Won: r.tally.outcome() == won || r.op == opHeal && r.tally.granted > 0, Votes: make([]InstanceVote, len(r.votes)),
+	}
+	for i, v := range r.votes {
+		e.Votes[i] = InstanceVote{Instance: l.instances[i].name, Vote: v.String(), Err: r.errs[i]}
+		if v == granted {
+			e.Votes[i].Fence = r.fences[i]
+		}
+	}
+	d.add(func(dropped int) {
+		e.Dropped = dropped
+		d.Round(e)
+	})
+}
+
+func (l *Locker) observeInstance(in *instance, change InstanceChange, err error) {
+	d := l.dispatcher
+	if d == nil || d.Instance == nil {
+		return
+	}
+	e := InstanceEvent{Instance: in.name, Change: change, At: l.now(), Err: err}
+	d.add(func(dropped int) {
+		e.Dropped = dropped
+		d.Instance(e)
+	})
+}

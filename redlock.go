@@ -1,0 +1,313 @@
+package redlock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// maxResource bounds the length of a resource in bytes.
+const maxResource = 64 << 10
+
+// A Locker locks resources on N independent instances. It is safe for concurrent
+// use; one for each set of instances serves a whole program.
+type Locker struct {
+	config
+	instances  []*instance
+	owned      bool             // Open built the clients
+	born       time.Time        // the origin of Lock.until
+	now        func() time.Time // of this client; a simulation gives each its own
+	seeds      seeds
+	tokens     *sourceGuard // nil: the quorum issues the tokens, or nobody does
+	dispatcher *dispatcher  // nil: nobody observes
+	rounds     sync.Pool    // of *round
+
+	ctx      context.Context //nolint:containedctx // of the calls to the instances
+	cancel   context.CancelFunc
+	closing  chan struct{} // closed when Close begins
+	closed   chan struct{} // closed when Close returns
+	closeErr error
+
+	mu     sync.Mutex
+	isShut bool
+	inside int           // calls in progress
+	left   chan struct{} // closed when Close has begun and none is left
+	locks  Lock          // the head of the ring of held locks
+	sweep  *Lock         // where register looks next for forgotten ones
+}
+
+// A request is what a caller wants to lock, and how.
+type request struct {
+	resource    string
+	key, fence  string
+	ttl         time.Duration
+	maxWait     time.Duration // never: no bound
+	minValidity time.Duration
+	maxHold     time.Duration // 0: no limit
+	start       time.Time
+}
+
+// TryAcquire asks for the lock of resource in one round: it wins, or says why
+// not. The lock holds for ttl, less the drift, from before the first byte was
+// sent, unless it is extended.
+//
+// The errors: [ErrTaken], somebody else holds it; [ErrNoQuorum], too few instances
+// answered within the instance time-out; [ErrExpired], they answered too late. All
+// are a *[QuorumError] that names the cause at each instance. When ctx ends,
+// TryAcquire returns at once, with an error that matches ctx's too. A round that
+// is not won is released on all instances, in the background.
+//
+// A ttl below 10 ms or above 365 days, a resource that is empty, larger than 64 KiB
+// or shaped like a fence key, and a bad option are refused before any I/O.
+func (l *Locker) TryAcquire(ctx context.Context, resource string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
+	q, err := l.newRequest(ctx, resource, ttl, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.exit()
+	a := l.attempt(ctx, q, explained)
+	return a.lock, a.close(ctx)
+}
+
+// Acquire asks for the lock of resource, round after round, until it has it, ctx
+// ends, or the time of [WithMaxWait] is over. Between rounds it waits for a
+// random time (see [WithRetryDelay]), or until the leases in its way run out.
+//
+// When ctx ends the error matches that of ctx and the last real reason, at the
+// end of WithMaxWait the last real reason alone. Otherwise as [Locker.TryAcquire].
+func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
+	q, err := l.newRequest(ctx, resource, ttl, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.exit()
+	for n := 0; ; n++ {
+		goal := decided
+		if q.maxWait == 0 {
+			goal = explained // the only round
+		}
+		a := l.attempt(ctx, q, goal)
+		if a.lock != nil || a.final {
+			return a.lock, a.close(ctx)
+		}
+		if !l.pause(ctx, q, &a, n) {
+			return nil, a.close(ctx)
+		}
+		a.drop()
+	}
+}
+
+// newRequest checks the arguments of an acquire, and completes them.
+func (l *Locker) newRequest(ctx context.Context, resource string, ttl time.Duration, opts []AcquireOption) (*request, error) {
+	if ctx == nil {
+		return nil, errNilContext
+	}
+	q := &request{resource: resource, key: l.prefix + resource, ttl: ttl, maxWait: never}
+	for i, o := range opts {
+		if o == nil {
+			return nil, fmt.Errorf("redlock: acquire option %d is nil", i+1)
+		}
+		if err := o(q); err != nil {
+			return nil, fmt.Errorf("redlock: %w", err)
+		}
+	}
+	if err := l.checkTTL(ttl); err != nil {
+		return nil, err
+	}
+	if full := validity(ttl, l.driftFactor, l.driftBase); q.minValidity > full {
+		return nil, fmt.Errorf("redlock: WithMinValidity: %v is more than the %v that a ttl of %v leaves", q.minValidity, full, ttl)
+	}
+	if err := l.checkResource(resource, q.key); err != nil {
+		return nil, err
+	}
+	if l.fenced() {
+		q.fence = fenceKey(l.prefix, resource)
+	}
+	if ctx.Err() != nil {
+		return nil, &endedError{op: "acquire", resource: resource, ctx: ctx}
+	}
+	q.start = l.now()
+	return q, nil
+}
+
+func (l *Locker) checkTTL(ttl time.Duration) error {
+	switch {
+	case ttl < minTTL:
+		return fmt.Errorf("redlock: a ttl of %v is below %v", ttl, minTTL)
+	case ttl > maxTTL:
+		return fmt.Errorf("redlock: a ttl of %v is above %v", ttl, maxTTL)
+	case validity(ttl, l.driftFactor, l.driftBase) <= 0:
+		return fmt.Errorf("redlock: the drift leaves nothing of a ttl of %v", ttl)
+	}
+	return nil
+}
+
+func (l *Locker) checkResource(resource, key string) error {
+	switch {
+	case resource == "":
+		return errors.New("redlock: the resource is empty")
+	case len(resource) > maxResource:
+		return fmt.Errorf("redlock: the resource has %d bytes, more than 64 KiB", len(resource))
+	case isFenceKey(key):
+		return fmt.Errorf("redlock: the resource %s has the shape of a fence key", quote(resource))
+	case l.fenced() && l.sharded() && !canShareSlot(key):
+		return fmt.Errorf("redlock: the resource %s has a } but no hash tag: on a cluster, no fence key can share its slot", quote(resource))
+	}
+	return nil
+}
+
+// An attempt is one round for a lock and what came of it.
+type attempt struct {
+	lock  *Lock  // nil when it was not won
+	round *round // the votes, until drop
+	err   error  // why it was not won, where the votes alone don't tell
+	final bool   // trying again is of no use
+}
+
+// attempt asks for the lock once: all instances at once, under a new owner, until
+// goal is reached. An owner is never used twice: a release of this round that
+// comes late can't touch the next one.
+func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool) attempt {
+	k := &Lock{locker: l, resource: q.resource, key: q.key, fence: q.fence, owner: rand.Text(), maxHold: q.maxHold}
+	k.lease.Store(int64(q.ttl))
+	now := l.now()
+	k.asked = now
+	k.window = k.clip(window{now, validity(q.ttl, l.driftFactor, l.driftBase)})
+
+	r := l.newRound(ctx, opAcquire, k)
+	r.start = now
+	r.ttl, r.keep = serverTTL(q.ttl), l.keep(q.ttl)
+	if l.fenced() {
+		r.token = l.seeds.next(now)
+	}
+	r.send(now)
+	a := attempt{round: r}
+	a.err = r.wait(ctx, q.limit(l, now), goal)
+	if a.err == nil {
+		a = l.decide(ctx, q, k, a)
+	}
+	if a.lock == nil {
+		k.abandon()
+	}
+	return a
+}
+
+// decide counts the votes of a round, and makes k the caller's if it is won in
+// time: with a fencing token that a quorum holds, and with validity left.
+func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) attempt {
+	r := a.round
+	r.mu.Lock()
+	t := r.tally
+	token, count := top(r.votes, r.fences)
+	highest := slices.Max(r.fences)
+	r.mu.Unlock()
+	if highest > r.token {
+		l.seeds.learn(highest, r.start)
+	}
+	if t.outcome() != won {
+		return a
+	}
+	if l.fenced() && count < t.quorum() {
+		// The instances have counted to different numbers: bring them to the
+		// largest, in a second round trip.
+		raise := r.raise(token)
+		r.leave()
+		a.round = raise
+		a.err = raise.wait(ctx, q.limit(l, raise.start), explained)
+		if raise.mu.Lock(); raise.tally.outcome() != won {
+			raise.mu.Unlock()
+			return a
+		}
+		raise.mu.Unlock()
+	}
+	k.token = token
+	if l.tokens != nil {
+		if k.token, a.err, a.final = l.askSource(ctx, q, k); a.err != nil {
+			return a
+		}
+	}
+	now := l.now()
+	if left := k.window.remaining(now); left <= 0 || left < q.minValidity {
+		a.err = ErrExpired
+		return a
+	}
+	k.phase.Store(held)
+	k.setWindowLocked(k.window) // nobody else has k yet
+	if a.err = l.register(k, now); a.err == nil {
+		a.lock = k
+	}
+	return a
+}
+
+// raise returns a round that has asked the instances which may have granted less
+// than token to raise their fence to it. Instances that hold token already have
+// voted for it.
+func (r *round) raise(token uint64) *round {
+	l := r.locker
+	raise := l.newRound(r.ctx, opRaise, r.lock)
+	raise.start, raise.token = l.now(), token
+	r.mu.Lock()
+	for i, v := range r.votes {
+		if v == pending || v == granted && r.fences[i] != token {
+			continue
+		}
+		raise.votes[i], raise.fences[i], raise.errs[i] = v, r.fences[i], r.errs[i]
+		raise.tally.add(v)
+	}
+	r.mu.Unlock()
+	raise.send(raise.start)
+	return raise
+}
+
+// askSource asks the external source for a token, within the validity window.
+func (l *Locker) askSource(ctx context.Context, q *request, k *Lock) (token uint64, err error, final bool) {
+	ctx, cancel := context.WithTimeoutCause(ctx, k.window.remaining(l.now())-q.minValidity, ErrExpired)
+	defer cancel()
+	token, err = l.tokens.token(ctx, q.resource)
+	switch {
+	case err == nil:
+		return token, nil, false
+	case context.Cause(ctx) == ErrExpired:
+		return 0, ErrExpired, false
+	case ctx.Err() != nil:
+		return 0, ctx.Err(), true
+	}
+	return 0, fmt.Errorf("redlock: acquire %s: fencing source: %w", quote(q.resource), err), true
+}
+
+// limit returns how long a round that starts at now may take.
+func (q *request) limit(l *Locker, now time.Time) time.Duration {
+	limit := min(l.voteLimit(q.ttl), validity(q.ttl, l.driftFactor, l.driftBase))
+	if q.maxWait > 0 {
+		limit = min(limit, q.maxWait-elapsed(q.start, now))
+	}
+	return limit
+}
+
+// drop lets go of the votes.
+func (a *attempt) drop() { a.round.leave() }
+
+// close lets go of the votes and returns why the attempt was not won; nil if it
+// was.
+func (a *attempt) close(ctx context.Context) error {
+	defer a.drop()
+	switch {
+	case a.lock != nil:
+		return nil
+	case a.final && ctx.Err() == nil, errors.Is(a.err, ErrClosed):
+		return a.err
+	case a.err == ErrExpired:
+		return a.round.reason(ctx, ErrExpired)
+	}
+	return a.round.reason(ctx, nil)
+}

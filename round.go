@@ -1,0 +1,267 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-multierror"
+)
+
+// A round is one question to all instances, and their votes. Its caller waits
+// until its goal is reached and goes; answers that come later are still counted,
+// by the workers that bring them.
+//
+// Rounds are pooled, with a count of references: the caller's, and one of each
+// instance that was asked. A batch that is out points into its rounds, so a
+// round is not used again before every batch with it has come back, however long
+// a client takes for that.
+type round struct {
+	locker *Locker
+	op     op
+	lock   *Lock
+	start  time.Time // before the first byte was sent
+	ttl    int64     // of the lock key, in ms
+	keep   int64     // of the fence key, in ms
+	token  uint64    // the seed of an acquire, else the fencing token
+	ctx    context.Context
+	refs   atomic.Int32
+
+	mu       sync.Mutex
+	tally    tally
+	votes    []vote
+	fences   []uint64
+	leases   []int64
+	errs     []error
+	goal     func(tally) bool
+	waiting  bool // the caller waits, and has not been woken
+	healing  bool // a majority confirmed the extend: an instance that lost the key gets it back
+	cleaning bool // a release from the clean-up list, which looks after itself
+
+	wake  chan struct{} // of one place: wakes the caller
+	timer *time.Timer
+}
+
+// newRound returns a round with one reference, the caller's.
+func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
+	r, _ := l.rounds.Get().(*round)
+	if r == nil {
+		n := len(l.instances)
+		r = &round{
+			locker: l,
+			votes:  make([]vote, n),
+			fences: make([]uint64, n),
+			leases: make([]int64, n),
+			errs:   make([]error, n),
+			wake:   make(chan struct{}, 1),
+			timer:  time.NewTimer(never),
+		}
+	}
+	r.op, r.lock, r.ctx = op, lock, ctx
+	r.tally = tally{n: len(l.instances)}
+	clear(r.votes)
+	clear(r.fences)
+	clear(r.leases)
+	clear(r.errs)
+	r.waiting, r.healing, r.cleaning = false, false, false
+	r.refs.Store(1)
+	return r
+}
+
+// leave gives up one reference. The last one out reports the round and puts it
+// back.
+func (r *round) leave() {
+	if r.refs.Add(-1) > 0 {
+		return
+	}
+	r.locker.observeRound(r)
+	r.lock, r.ctx, r.goal = nil, nil, nil
+	r.locker.rounds.Put(r)
+}
+
+// send queues r at every instance whose vote is pending. It never blocks: an
+// instance that can't take it has failed.
+func (r *round) send(now time.Time) {
+	r.refs.Add(int32(r.tally.pending())) //nolint:gosec // at most 64
+	for i, in := range r.locker.instances {
+		if r.votes[i] == pending {
+			r.sendTo(in, now)
+		}
+	}
+}
+
+func (r *round) sendTo(in *instance, now time.Time) {
+	if err := in.enqueue(r, now); err != nil {
+		in.undelivered(r, now)
+		r.answer(in, answer{vote: failed, err: err})
+		r.leave()
+	}
+}
+
+// answer counts the first answer of an instance. Later ones, and those after
+// the caller gave the instance up, change nothing.
+func (r *round) answer(in *instance, a answer) {
+	r.mu.Lock()
+	i := in.index
+	if r.votes[i] != pending {
+		r.mu.Unlock()
+		return
+	}
+	r.votes[i], r.fences[i], r.leases[i], r.errs[i] = a.vote, a.fence, a.lease, a.err
+	r.tally.add(a.vote)
+	if r.waiting && r.goal(r.tally) {
+		r.waiting = false
+		r.wake <- struct{}{}
+	}
+	heal := r.healing && a.err == errAbsent
+	r.mu.Unlock()
+	if heal {
+		r.lock.heal(r, in)
+	}
+}
+
+// wait returns when goal is reached, ctx ends, or limit is over since r.start:
+// then the instances that have not answered have failed. It returns the error
+// of a ctx that ended or of a Locker that closed, and nil otherwise.
+func (r *round) wait(ctx context.Context, limit time.Duration, goal func(tally) bool) error {
+	r.mu.Lock()
+	r.goal = goal
+	r.waiting = !goal(r.tally)
+	waiting := r.waiting
+	r.mu.Unlock()
+	if !waiting {
+		return nil
+	}
+
+	closing := r.locker.closing
+	if r.op == opRelease {
+		closing = nil // Close waits for it
+	}
+	r.timer.Reset(limit - elapsed(r.start, r.locker.now()))
+	var err error
+	select {
+	case <-r.wake:
+		r.timer.Stop()
+		return nil
+	case <-r.timer.C:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-closing:
+		err = ErrClosed
+	}
+	r.timer.Stop()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.waiting {
+		<-r.wake // reached in the meantime
+		return nil
+	}
+	r.waiting = false
+	if err == nil {
+		r.giveUp(&timeoutError{limit})
+	}
+	return err
+}
+
+// giveUp makes every pending vote a failed one.
+func (r *round) giveUp(cause error) {
+	for i, v := range r.votes {
+		if v == pending {
+			r.votes[i], r.errs[i] = failed, cause
+			r.tally.add(failed)
+		}
+	}
+}
+
+// A timeoutError is the failed vote of an instance that said nothing in time.
+// It matches os.ErrDeadlineExceeded; never context.DeadlineExceeded, which is
+// for the caller's own deadline.
+type timeoutError struct{ limit time.Duration }
+
+func (e *timeoutError) Error() string        { return fmt.Sprintf("no answer within %v", e.limit) }
+func (e *timeoutError) Timeout() bool        { return true }
+func (e *timeoutError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+var errPending = errors.New("no answer yet")
+
+// reason returns why the round was not won, as an error for its caller.
+func (r *round) reason(ctx context.Context, sentinel error) error {
+	if sentinel == nil {
+		r.mu.Lock()
+		sentinel = ErrNoQuorum
+		if r.op != opExtend && r.tally.taken() {
+			sentinel = ErrTaken
+		}
+		r.mu.Unlock()
+	}
+	err := r.quorumError(sentinel)
+	if ctx.Err() == nil {
+		return err
+	}
+	return &endedError{op: err.Op, resource: err.Resource, ctx: ctx, last: err}
+}
+
+// quorumError tells how the vote stands.
+func (r *round) quorumError(sentinel error) *QuorumError {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	op := r.op
+	if op == opRaise {
+		op = opAcquire // of which it is a part
+	}
+	e := &QuorumError{
+		Op: op.String(), Resource: r.lock.resource, Instances: r.tally.n, Needed: r.tally.quorum(),
+		Granted: r.tally.granted, Refused: r.tally.refused, reason: sentinel,
+	}
+	var errs []error
+	for i, v := range r.votes {
+		cause := r.errs[i]
+		switch v {
+		case granted:
+			continue
+		case pending:
+			cause = errPending
+		case refused:
+			if lease := time.Duration(r.leases[i]) * time.Millisecond; lease > 0 {
+				cause = &leaseError{lease}
+			}
+		}
+		errs = append(errs, &InstanceError{Instance: r.locker.instances[i].name, Op: r.op.String(), Err: cause})
+	}
+	if errs != nil {
+		e.Errs = &multierror.Error{Errors: errs, ErrorFormat: oneLine}
+	}
+	return e
+}
+
+// lostReasonLocked tells how a lock that was refused was lost.
+func (r *round) lostReasonLocked() LostReason {
+	if slices.Contains(r.errs, errForeign) {
+		return LostTakenOver
+	}
+	return LostExpired
+}
+
+// absentLocked returns the instances that said that the key is gone.
+func (r *round) absentLocked() []*instance {
+	var absent []*instance
+	for i, err := range r.errs {
+		if err == errAbsent {
+			absent = append(absent, r.locker.instances[i])
+		}
+	}
+	return absent
+}
+
+// A leaseError is the refusal of an instance on which another owner holds the
+// lock.
+type leaseError struct{ left time.Duration }
+
+func (e *leaseError) Error() string { return fmt.Sprintf("%v for %v more", errForeign, e.left) }
+func (e *leaseError) Unwrap() error { return errForeign }

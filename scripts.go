@@ -1,0 +1,114 @@
+package redlock
+
+import (
+	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1; nothing rests on it
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+//go:embed lua/batch.lua
+var batchText []byte
+
+// batchSHA is the name under which Redis caches the script.
+var batchSHA = func() []byte {
+	sum := sha1.Sum(batchText) //nolint:gosec // see above
+	return hex.AppendEncode(nil, sum[:])
+}()
+
+// An op is what a round asks of every instance.
+type op uint8
+
+const (
+	opAcquire op = iota
+	opRaise
+	opExtend
+	opHeal
+	opRelease
+)
+
+func (o op) String() string {
+	return [...]string{"acquire", "raise", "extend", "heal", "release"}[o]
+}
+
+// grants reports whether o can make the lock the owner's on an instance, and
+// so leave something behind there when its reply is lost.
+func (o op) grants() bool { return o == opAcquire || o == opHeal }
+
+// The letters under which lua/batch.lua knows the operations. They are
+// variables because an argument that is a pointer is not boxed.
+var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
+
+// appendKeys appends the KEYS of r's operation.
+func (r *round) appendKeys(args []any) []any {
+	args = append(args, &r.lock.key)
+	if r.lock.fence != "" && r.op != opRelease {
+		args = append(args, &r.lock.fence)
+	}
+	return args
+}
+
+// appendArgs appends the ARGV of r's operation.
+func (r *round) appendArgs(args []any) []any {
+	args = append(args, &letters[r.op], &r.lock.owner)
+	switch r.op {
+	case opAcquire, opExtend, opHeal:
+		args = append(args, &r.ttl, &r.keep, &r.token)
+	case opRaise:
+		args = append(args, &r.token)
+	case opRelease:
+	}
+	return args
+}
+
+// An answer is what one instance says to one operation.
+type answer struct {
+	vote  vote
+	fence uint64 // granted or refused: the instance's fence value
+	lease int64  // refused by another owner: how long it still has, in ms; -1 for ever
+	err   error  // refused or failed: why
+}
+
+// Why an instance refuses. They match no exported error: whether a lock is
+// taken is for the quorum to say, not for one instance.
+var (
+	errForeign = errors.New("held by another owner")
+	errAbsent  = errors.New("the key is gone")
+)
+
+// parseAnswer reads one line of the script's answer.
+func parseAnswer(line string) answer {
+	kind, rest, _ := strings.Cut(line, " ")
+	switch kind {
+	case "g":
+		if fence, err := strconv.ParseUint(rest, 10, 64); err == nil && fence < maxToken {
+			return answer{vote: granted, fence: fence}
+		}
+	case "r":
+		first, second, _ := strings.Cut(rest, " ")
+		fence, err1 := strconv.ParseUint(first, 10, 64)
+		lease, err2 := strconv.ParseInt(second, 10, 64)
+		if err1 == nil && err2 == nil {
+			return answer{vote: refused, fence: fence, lease: lease, err: errForeign}
+		}
+	case "n":
+		return answer{vote: refused, err: errAbsent}
+	case "x":
+		return answer{vote: refused, err: errForeign}
+	case "f":
+		return answer{vote: failed, err: serverError(rest)}
+	}
+	return answer{vote: failed, err: fmt.Errorf("unexpected answer %.40q", line)}
+}
+
+// serverError is an error that the server answered to one operation of a
+// batch. It implements redis.Error.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+// RedisError marks e as an answer of the server.
+func (serverError) RedisError() {}
