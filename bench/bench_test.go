@@ -11,15 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorumlock/redlock"
 	"github.com/quorumlock/redlock/internal/redistest"
 	"github.com/stretchr/testify/require"
 )
-
-// trusting spares the tests the quarantine of servers that have just started.
-func trusting() settings {
-	return settings{ttl: ttl, redlock: []redlock.Option{redlock.WithQuarantine(0)}}
-}
 
 // A contender that does not exclude would win every comparison.
 func TestEveryContenderExcludes(t *testing.T) {
@@ -53,7 +47,7 @@ func TestARunMeasuresEveryCell(t *testing.T) {
 	p := plan{
 		contenders: contenders(), sizes: []int{1, 3}, goroutines: []int{1, 4},
 		duration: 40 * time.Millisecond, reps: 2,
-		load: ownResources(), settings: trusting(), settle: 300 * time.Millisecond, progress: t.Output(),
+		load: ownResources(), ttl: leaseTTL, settle: 300 * time.Millisecond, progress: t.Output(),
 	}
 	ss := servers(redistest.StartN(t, 3))
 	cells, err := p.run(t.Context(), ss)
@@ -99,7 +93,7 @@ func (f *faulty) close() error                  { return nil }
 
 func TestOurFaultsFailTheRunAndOthersAreShown(t *testing.T) {
 	ss := redistest.StartN(t, 1)
-	c := contender{name: "faulty", open: func([]string, settings) (locker, error) { return &faulty{server: ss[0]}, nil }}
+	c := contender{name: "faulty", open: func([]string, time.Duration) (locker, error) { return &faulty{server: ss[0]}, nil }}
 	p := plan{
 		contenders: []contender{c}, sizes: []int{1}, goroutines: []int{1},
 		duration: 20 * time.Millisecond, reps: 1, load: ownResources(), progress: t.Output(),
@@ -218,7 +212,7 @@ func benchmarkLock(b *testing.B, c contender, ss servers, goroutines int) {
 
 func open(tb testing.TB, c contender, ss servers) locker {
 	tb.Helper()
-	l, err := c.open(redistest.Addrs(ss), trusting())
+	l, err := c.open(redistest.Addrs(ss), leaseTTL)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, l.close()) })
 	return l

@@ -20,13 +20,7 @@ type contender struct {
 	name   string
 	ours   bool // an error, or a lock key left behind, fails the run
 	single bool // knows one server only: takes part at N = 1
-	open   func(addrs []string, s settings) (locker, error)
-}
-
-// settings are what all contenders are opened with.
-type settings struct {
-	ttl     time.Duration
-	redlock []redlock.Option // added to both redlock contenders
+	open   func(addrs []string, ttl time.Duration) (locker, error)
 }
 
 // A locker is what every library comes down to. Its methods wrap nothing that would allocate: an adapter's
@@ -51,20 +45,20 @@ const (
 // redsync-tuned get what a careful user would set.
 func contenders() []contender {
 	return []contender{
-		{name: "redlock", ours: true, open: func(addrs []string, s settings) (locker, error) {
-			return openRedlock(addrs, s)
+		{name: "redlock", ours: true, open: func(addrs []string, ttl time.Duration) (locker, error) {
+			return openRedlock(addrs, ttl)
 		}},
-		{name: "redlock-nofence", ours: true, open: func(addrs []string, s settings) (locker, error) {
-			return openRedlock(addrs, s, redlock.WithoutFencing())
+		{name: "redlock-nofence", ours: true, open: func(addrs []string, ttl time.Duration) (locker, error) {
+			return openRedlock(addrs, ttl, redlock.WithoutFencing())
 		}},
-		{name: baseline, open: func(addrs []string, s settings) (locker, error) {
-			return openRedsync(defaultClients(addrs), redsync.WithExpiry(s.ttl)), nil
+		{name: baseline, open: func(addrs []string, ttl time.Duration) (locker, error) {
+			return openRedsync(defaultClients(addrs), redsync.WithExpiry(ttl)), nil
 		}},
-		{name: "redsync-tuned", open: func(addrs []string, s settings) (locker, error) {
-			return openRedsync(tunedClients(addrs), redsync.WithExpiry(s.ttl), redsync.WithFailFast(true)), nil
+		{name: "redsync-tuned", open: func(addrs []string, ttl time.Duration) (locker, error) {
+			return openRedsync(tunedClients(addrs), redsync.WithExpiry(ttl), redsync.WithFailFast(true)), nil
 		}},
-		{name: plainBaseline, open: func(addrs []string, s settings) (locker, error) {
-			return &plainLocker{nodes: tunedClients(addrs), ttl: s.ttl}, nil
+		{name: plainBaseline, open: func(addrs []string, ttl time.Duration) (locker, error) {
+			return &plainLocker{nodes: tunedClients(addrs), ttl: ttl}, nil
 		}},
 		{name: "redislock", single: true, open: openRedislock},
 		{name: "rueidislock", single: true, open: openRueidislock},
@@ -76,12 +70,12 @@ type redlockLocker struct {
 	ttl time.Duration
 }
 
-func openRedlock(addrs []string, s settings, opts ...redlock.Option) (locker, error) {
-	l, err := redlock.Open(addrs, append(opts, s.redlock...)...)
+func openRedlock(addrs []string, ttl time.Duration, opts ...redlock.Option) (locker, error) {
+	l, err := redlock.Open(addrs, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return redlockLocker{l, s.ttl}, nil
+	return redlockLocker{l, ttl}, nil
 }
 
 func (l redlockLocker) acquire(ctx context.Context, resource string) (held, error) {
@@ -130,10 +124,10 @@ type redislockLocker struct {
 	opts   *redislock.Options
 }
 
-func openRedislock(addrs []string, s settings) (locker, error) {
+func openRedislock(addrs []string, ttl time.Duration) (locker, error) {
 	c := defaultClients(addrs)[0]
 	opts := &redislock.Options{RetryStrategy: redislock.LinearBackoff(100 * time.Millisecond)} // its default does not wait
-	return redislockLocker{redislock.New(c), c, s.ttl, opts}, nil
+	return redislockLocker{redislock.New(c), c, ttl, opts}, nil
 }
 
 func (l redislockLocker) acquire(ctx context.Context, resource string) (held, error) {
@@ -144,10 +138,10 @@ func (l redislockLocker) close() error { return l.client.Close() }
 
 type rueidislockLocker struct{ rueidislock.Locker }
 
-func openRueidislock(addrs []string, s settings) (locker, error) {
+func openRueidislock(addrs []string, ttl time.Duration) (locker, error) {
 	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{InitAddress: addrs},
-		KeyValidity:  s.ttl,
+		KeyValidity:  ttl,
 		KeyMajority:  1, // one key a lock, as everybody has at N = 1
 	})
 	if err != nil {

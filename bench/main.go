@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// ttl is redsync's default, so that redsync runs with it.
-const ttl = 8 * time.Second
+// leaseTTL is redsync's default, so that redsync runs with it.
+const leaseTTL = 8 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -34,11 +34,10 @@ func main() {
 // run does what the command line says. It returns an error, after the report, if redlock made a mistake.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	p := plan{
-		load:       ownResources(),
-		settings:   settings{ttl: ttl},
-		quarantine: ttl + 3*time.Second, // redlock's two, and one for servers that started later
-		settle:     2 * time.Second,
-		progress:   stderr,
+		load:     ownResources(),
+		ttl:      leaseTTL,
+		settle:   2 * time.Second,
+		progress: stderr,
 	}
 	var sizes, goroutines, only, mdFile, jsonFile string
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)

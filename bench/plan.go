@@ -18,8 +18,7 @@ type plan struct {
 	duration   time.Duration // of a cell's measurement; a quarter of it goes before, to warm up
 	reps       int
 	load       workload
-	settings   settings
-	quarantine time.Duration // how long fresh servers are not trusted by redlock
+	ttl        time.Duration
 	settle     time.Duration // for the releases that a library sends behind its caller's back, before keys count as left
 	progress   io.Writer
 }
@@ -44,9 +43,6 @@ const patience = 15 * time.Second
 // spoils one repetition of many cells and not many of one, and every other one goes backwards, so that nobody always
 // follows the same neighbour.
 func (p plan) run(ctx context.Context, ss servers) ([]*cell, error) {
-	if err := p.awaitQuarantine(ctx); err != nil {
-		return nil, err
-	}
 	cells := p.cells()
 	for rep := range p.reps {
 		for i := range cells {
@@ -59,7 +55,7 @@ func (p plan) run(ctx context.Context, ss servers) ([]*cell, error) {
 				return nil, fmt.Errorf("%s: %w", c, err)
 			}
 			c.Reps = append(c.Reps, f)
-			p.log("rep %d/%d  %-36s %7.0f/s  p50 %v  %s", rep+1, p.reps, c, f.PerSecond, f.P50, f.complaint())
+			p.log("rep %d/%d  %-36s %7.0f/s  p50 %-12v %s", rep+1, p.reps, c, f.PerSecond, f.P50, f.complaint())
 		}
 	}
 	for _, c := range cells {
@@ -89,7 +85,7 @@ func (p plan) measure(ctx context.Context, ss servers, c *cell) (f figures, err 
 	if err := ss.flush(); err != nil {
 		return f, err
 	}
-	l, err := c.contender.open(redistest.Addrs(ss), p.settings)
+	l, err := c.contender.open(redistest.Addrs(ss), p.ttl)
 	if err != nil {
 		return f, err
 	}
@@ -108,18 +104,6 @@ func (p plan) measure(ctx context.Context, ss servers, c *cell) (f figures, err 
 	}
 	f.KeysLeft, err = ss.keysLeft(ctx, p.settle)
 	return f, errors.Join(err, ctx.Err())
-}
-
-// awaitQuarantine sits out the time in which redlock does not let a restarted server vote, and for all it knows ours
-// are: with it inside a cell, that cell would measure a minority.
-func (p plan) awaitQuarantine(ctx context.Context) error {
-	for _, c := range p.contenders {
-		if c.ours && p.quarantine > 0 {
-			p.log("waiting %v: redlock does not trust servers that have just started", p.quarantine)
-			return sleep(ctx, p.quarantine)
-		}
-	}
-	return nil
 }
 
 func (p plan) log(format string, args ...any) {

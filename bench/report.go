@@ -51,7 +51,7 @@ func newHead(args []string, p plan, ss servers) head {
 		Redis:   ss.version(),
 		Modules: modules(),
 		Method: fmt.Sprintf("each cell %d times for %v in alternating order, medians; ttl %v; redis-server processes on loopback",
-			p.reps, p.duration, p.settings.ttl),
+			p.reps, p.duration, p.ttl),
 	}
 }
 
