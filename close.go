@@ -150,8 +150,8 @@ func (l *Locker) stop(ctx context.Context) []error {
 	l.cancel()
 	for _, in := range l.instances {
 		in.shut()
-		if c, ok := in.client.(closer); ok && l.owned {
-			_ = c.Close() // also breaks the connection in use
+		if l.owned {
+			_ = in.client.Close() // breaks the connection that is in use
 		}
 	}
 	// A client that the caller brought comes back from its call within the limit
@@ -174,8 +174,6 @@ func (l *Locker) stop(ctx context.Context) []error {
 	}
 	return errs
 }
-
-type closer interface{ Close() error }
 
 var errStuck = errors.New("a call has not come back from its client")
 

@@ -241,8 +241,8 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 		a.err = ErrExpired
 		return a
 	}
-	k.phase.Store(held)
 	k.setWindowLocked(k.window) // nobody else has k yet
+	k.phase.Store(held)         // in this order: a held lock without a window is nobody's
 	if a.err = l.register(k, now); a.err == nil {
 		a.lock = k
 	}

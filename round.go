@@ -61,6 +61,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 			wake:   make(chan struct{}, 1),
 			timer:  time.NewTimer(never),
 		}
+		r.timer.Stop()
 	}
 	r.op, r.lock, r.ctx = op, lock, ctx
 	r.tally = tally{n: len(l.instances)}

@@ -35,37 +35,49 @@ func TestProxyForwardsBothWays(t *testing.T) {
 	require.Equal(t, 1, p.Accepted())
 }
 
-// Twenty lines sent at once: the delays overlap, or it would take two seconds.
+// The second line is sent while the first is under way. One after the other they
+// would take 2d.
 func TestDelayIsAPipeline(t *testing.T) {
 	t.Parallel()
-	const d, lines = 50 * time.Millisecond, 20
-	for name, test := range map[string]struct {
-		set  func(*Proxy)
-		want time.Duration
-	}{
-		"both":     {func(p *Proxy) { p.Delay(d) }, 2 * d},
-		"requests": {func(p *Proxy) { p.DelayRequests(d) }, d},
-		"replies":  {func(p *Proxy) { p.DelayReplies(d) }, d},
-		"none":     {func(p *Proxy) { p.Delay(d); p.Delay(0) }, 0},
+	const d = 4 * silence
+	for name, set := range map[string]func(*Proxy){
+		"requests": func(p *Proxy) { p.DelayRequests(d) },
+		"replies":  func(p *Proxy) { p.DelayReplies(d) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := NewProxy(t, echo(t))
 			c := connect(t, p.Addr())
 			c.send("before")
 			c.line("before")
-			test.set(p) // on a connection that exists
+			set(p) // on a connection that exists
 			start := time.Now()
-			for i := range lines {
-				c.send(fmt.Sprint(i))
-			}
-			for i := range lines {
-				c.line(fmt.Sprint(i))
-			}
-			took := time.Since(start)
-			require.GreaterOrEqual(t, took, test.want)
-			require.Less(t, took, lines*d/2)
+			c.send("first")
+			c.silent()
+			c.send("second")
+			c.line("first")
+			require.GreaterOrEqual(t, time.Since(start), d)
+			c.line("second")
+			require.GreaterOrEqual(t, time.Since(start), d+silence)
+			require.Less(t, time.Since(start), 2*d-silence/2)
 		})
 	}
+}
+
+func TestDelayWorksBothWaysUntilItIsSwitchedOff(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	c := connect(t, p.Addr())
+	roundTrip := func() time.Duration {
+		start := time.Now()
+		c.send("a")
+		c.line("a")
+		return time.Since(start)
+	}
+	p.Delay(silence / 2)
+	require.GreaterOrEqual(t, roundTrip(), silence)
+	p.Delay(0)
+	require.Less(t, roundTrip(), silence)
 }
 
 // What is sent after the delay was shortened must not overtake.
@@ -367,40 +379,39 @@ func TestEndOfTheServerReachesTheClient(t *testing.T) {
 // with the client gone, a server that does not read, one that says nothing. Not
 // parallel: another test's goroutines would count.
 func TestCloseLeavesNoGoroutine(t *testing.T) {
-	s := Start(t)
-	mute := Mute(t)
+	redis, mute := Start(t).Addr(), Mute(t)
 	before := goleak.IgnoreCurrent()
-	for name, use := range map[string]func(p *Proxy, c *peer){
-		"idle":           func(*Proxy, *peer) {},
-		"delayed":        func(p *Proxy, c *peer) { p.Delay(time.Hour); c.send("PING") },
-		"held":           func(p *Proxy, c *peer) { p.HoldRequests(true); c.send("PING"); c.conn.Close() },
-		"replies held":   func(p *Proxy, c *peer) { p.HoldReplies(true); c.send("PING") },
-		"duplicated":     func(p *Proxy, c *peer) { p.DuplicateRequests(true); c.send("PING"); c.reply("PONG") },
-		"mute":           func(p *Proxy, c *peer) { c.send("PING"); c.conn.Close() },
-		"mute duplicate": func(p *Proxy, c *peer) { p.DuplicateRequests(true); c.send("PING"); c.silent() },
-		"unread":         flood,
-		"unread and held": func(p *Proxy, c *peer) {
-			p.HoldRequests(true)
-			flood(p, c)
-		},
+	var proxies []*Proxy
+	var peers []*peer
+	for _, test := range []struct {
+		target string
+		use    func(p *Proxy, c *peer)
+	}{
+		{redis, func(*Proxy, *peer) {}},
+		{redis, func(p *Proxy, c *peer) { p.Delay(time.Hour); c.send("PING") }},
+		{redis, func(p *Proxy, c *peer) { p.HoldRequests(true); c.send("PING"); _ = c.conn.Close() }},
+		{redis, func(p *Proxy, c *peer) { p.HoldReplies(true); c.send("PING") }},
+		{redis, func(p *Proxy, c *peer) { p.DuplicateRequests(true); c.send("PING"); c.reply("PONG") }},
+		{mute, func(_ *Proxy, c *peer) { c.send("PING"); _ = c.conn.Close() }},
+		{mute, func(p *Proxy, c *peer) { p.DuplicateRequests(true); c.send("PING") }},
+		{mute, func(_ *Proxy, c *peer) { c.flood() }},
+		{mute, func(p *Proxy, c *peer) { p.HoldRequests(true); c.flood() }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			target := s.Addr()
-			if strings.HasPrefix(name, "mute") || strings.HasPrefix(name, "unread") {
-				target = mute
-			}
-			p, err := LaunchProxy(target)
-			require.NoError(t, err)
-			c := connect(t, p.Addr())
-			eventually(t, func() bool { return p.Conns() == 1 }, "connected")
-			use(p, c)
-			p.Close()
-			p.Close()
-			require.Zero(t, p.Conns())
-			_ = c.conn.Close()
-			goleak.VerifyNone(t, before)
-		})
+		p, err := LaunchProxy(test.target)
+		require.NoError(t, err)
+		c := connect(t, p.Addr())
+		eventually(t, func() bool { return p.Conns() == 1 }, "connected")
+		test.use(p, c)
+		proxies, peers = append(proxies, p), append(peers, c)
 	}
+	peers[0].silent() // until each is where it should be
+	for i, p := range proxies {
+		p.Close()
+		p.Close()
+		require.Zero(t, p.Conns())
+		_ = peers[i].conn.Close()
+	}
+	goleak.VerifyNone(t, before)
 }
 
 // Switches flip under traffic; nothing is lost, nothing changes places.
@@ -444,11 +455,11 @@ func TestSwitchesUnderTraffic(t *testing.T) {
 }
 
 // flood sends until nobody takes any more.
-func flood(_ *Proxy, c *peer) {
-	_ = c.conn.SetWriteDeadline(time.Now().Add(silence))
+func (c *peer) flood() {
 	block := make([]byte, 1<<20)
 	for {
-		if _, err := c.conn.Write(block); err != nil {
+		_ = c.conn.SetWriteDeadline(time.Now().Add(silence))
+		if n, _ := c.conn.Write(block); n == 0 {
 			return
 		}
 	}
@@ -457,9 +468,7 @@ func flood(_ *Proxy, c *peer) {
 // echo returns the address of a server that sends everything back.
 func echo(t *testing.T) string {
 	t.Helper()
-	addr, err := FreeAddr()
-	require.NoError(t, err)
-	serve(t, addr, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+	addr, _ := serve(t, "127.0.0.1:0", func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 	return addr
 }
 

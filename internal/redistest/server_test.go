@@ -208,7 +208,7 @@ func TestFailedStartShowsTheLogAndLeavesNothing(t *testing.T) {
 func TestRestartIsNotFooledByAStrangerOnItsPort(t *testing.T) {
 	s := Start(t)
 	require.NoError(t, s.Kill())
-	stranger := serve(t, s.Addr(), func(conn net.Conn) {
+	_, stranger := serve(t, s.Addr(), func(conn net.Conn) {
 		_, _ = conn.Write([]byte("-NOAUTH Authentication required.\r\n"))
 	})
 	err := s.Restart()
@@ -310,9 +310,9 @@ func (r *recorder) run(f func()) {
 	wg.Wait()
 }
 
-// serve answers every connection to addr with what handle does, until the
-// returned function is called (the test's end does it too).
-func serve(t *testing.T, addr string, handle func(net.Conn)) (stop func()) {
+// serve answers every connection to addr with what handle does, until stop is
+// called (the test's end does it too).
+func serve(t *testing.T, addr string, handle func(net.Conn)) (listening string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
@@ -334,5 +334,5 @@ func serve(t *testing.T, addr string, handle func(net.Conn)) (stop func()) {
 		wg.Wait()
 	})
 	t.Cleanup(stop)
-	return stop
+	return l.Addr().String(), stop
 }

@@ -82,15 +82,24 @@ func (s *Server) MustDo(tb testing.TB, args ...string) any {
 // connection and no other test's ":0" listener takes it a moment later, and
 // dialing it cannot connect to itself.
 func FreeAddr() (string, error) {
-	var err error
 	for range 100 {
 		addr := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(22000))
-		var l net.Listener
-		if l, err = net.Listen("tcp", addr); err == nil {
-			return addr, l.Close()
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue // taken
 		}
+		if err := l.Close(); err != nil {
+			return "", err
+		}
+		// Closed here, the listener lives on in a child that was forked meanwhile
+		// and has not reached its exec. Only a refused connection proves the end.
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return addr, nil
+		}
+		_ = conn.Close()
 	}
-	return "", fmt.Errorf("redistest: no free port: %w", err)
+	return "", errors.New("redistest: no free port in 100 tries")
 }
 
 // Mute returns the address of a listener that accepts connections and never
