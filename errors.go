@@ -134,7 +134,7 @@ type endedError struct {
 
 func (e *endedError) Error() string {
 	s := fmt.Sprintf("redlock: %s %s: %v", e.op, quote(e.resource), e.ctx.Err())
-	if cause := context.Cause(e.ctx); cause != e.ctx.Err() {
+	if cause := context.Cause(e.ctx); !errors.Is(cause, e.ctx.Err()) {
 		s += " (" + cause.Error() + ")"
 	}
 	if e.last != nil {

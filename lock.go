@@ -129,7 +129,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 		return err
 	}
 	defer r.leave()
-	if err := r.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); err == ErrClosed {
+	if err := r.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); errors.Is(err, ErrClosed) {
 		return k.afterClose()
 	}
 

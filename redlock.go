@@ -277,7 +277,7 @@ func (l *Locker) askSource(ctx context.Context, q *request, k *Lock) (token uint
 	switch {
 	case err == nil:
 		return token, nil, false
-	case context.Cause(ctx) == ErrExpired:
+	case errors.Is(context.Cause(ctx), ErrExpired):
 		return 0, ErrExpired, false
 	case ctx.Err() != nil:
 		return 0, ctx.Err(), true
@@ -306,7 +306,7 @@ func (a *attempt) close(ctx context.Context) error {
 		return nil
 	case a.final && ctx.Err() == nil, errors.Is(a.err, ErrClosed):
 		return a.err
-	case a.err == ErrExpired:
+	case errors.Is(a.err, ErrExpired):
 		return a.round.reason(ctx, ErrExpired)
 	}
 	return a.round.reason(ctx, nil)

@@ -448,7 +448,9 @@ func TestWithoutFencingThereIsNoTokenAndNoFenceKey(t *testing.T) {
 
 type sourceFunc func(context.Context, string) (uint64, error)
 
-func (f sourceFunc) Token(ctx context.Context, resource string) (uint64, error) { return f(ctx, resource) }
+func (f sourceFunc) Token(ctx context.Context, resource string) (uint64, error) {
+	return f(ctx, resource)
+}
 
 func TestAnExternalFencingSourceIsAskedOnceAndFailsTheAcquire(t *testing.T) {
 	type source = func(context.Context) (uint64, error)

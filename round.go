@@ -119,7 +119,7 @@ func (r *round) answer(in *instance, a answer) {
 		r.waiting = false
 		r.wake <- struct{}{}
 	}
-	heal := r.healing && a.err == errAbsent
+	heal := r.healing && errors.Is(a.err, errAbsent)
 	r.mu.Unlock()
 	if heal {
 		r.lock.heal(r, in)
@@ -253,7 +253,7 @@ func (r *round) lostReasonLocked() LostReason {
 func (r *round) absentLocked() []*instance {
 	var absent []*instance
 	for i, err := range r.errs {
-		if err == errAbsent {
+		if errors.Is(err, errAbsent) {
 			absent = append(absent, r.locker.instances[i])
 		}
 	}

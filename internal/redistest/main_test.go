@@ -37,8 +37,8 @@ func child() {
 }
 
 const (
-	patience = 5 * time.Second        // for what must happen
-	silence  = 100 * time.Millisecond // for what must not
+	patience = 5 * time.Second       // for what must happen
+	silence  = 60 * time.Millisecond // for what must not
 )
 
 // peer is a raw connection of a test, to a server or through a proxy.

@@ -50,7 +50,7 @@ type faults struct {
 }
 
 const (
-	chunkSize  = 64 << 10
+	chunkSize  = 32 << 10
 	queueLen   = 1024 // chunks; a full queue stops the reading, as a full socket buffer does
 	dialBudget = 2 * time.Second
 )

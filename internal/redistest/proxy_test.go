@@ -422,7 +422,7 @@ func TestSwitchesUnderTraffic(t *testing.T) {
 	for i := range 4 {
 		c := connect(t, p.Addr())
 		wg.Go(func() {
-			for n := range 200 {
+			for n := range 100 {
 				want := fmt.Sprintf("%d-%d\n", i, n)
 				if _, err := io.WriteString(c.conn, want); err != nil {
 					t.Errorf("write: %v", err)

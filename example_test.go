@@ -1,0 +1,164 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/quorumlock/redlock"
+)
+
+// fiveServers stands for five independent Redis masters.
+func fiveServers() (endpoints []string, closeAll func()) {
+	var servers []*miniredis.Miniredis
+	for range 5 {
+		s := miniredis.NewMiniRedis()
+		if err := s.Start(); err != nil {
+			log.Fatal(err)
+		}
+		servers = append(servers, s)
+		endpoints = append(endpoints, "redis://"+s.Addr())
+	}
+	return endpoints, func() {
+		for _, s := range servers {
+			s.Close()
+		}
+	}
+}
+
+// The quick start of the README.
+func Example() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+
+	locker, err := redlock.Open(endpoints)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	lock, err := locker.Acquire(ctx, "invoice-42", 10*time.Second) // waits until ctx ends
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Release(ctx)
+
+	// The work. Send lock.FencingToken() with every write, and stop when
+	// lock.Remaining() is used up.
+	fmt.Println("holding", lock.Resource(), lock.Remaining() > 9*time.Second, lock.FencingToken() > 0)
+	// Output: holding invoice-42 true true
+}
+
+// One endpoint is single-instance mode: the same API with a quorum of one.
+func ExampleOpen_singleInstance() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+
+	locker, err := redlock.Open(endpoints[:1])
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+	lock, err := locker.TryAcquire(context.Background(), "invoice-42", 10*time.Second)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("released:", lock.Release(context.Background()) == nil)
+	// Output: released: true
+}
+
+// Clients of your own, with whatever settings; Close leaves them open.
+func ExampleNew() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+
+	var instances []redlock.Instance
+	for i, endpoint := range endpoints {
+		options, err := redis.ParseURL(endpoint)
+		if err != nil {
+			log.Fatal(err)
+		}
+		client := redis.NewClient(options)
+		defer client.Close()
+		instances = append(instances, redlock.Instance{Name: fmt.Sprint("redis-", i+1), Client: client})
+	}
+	locker, err := redlock.New(instances, redlock.WithKeyPrefix("lock:"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+	lock, err := locker.TryAcquire(context.Background(), "invoice-42", 10*time.Second)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Release(context.Background())
+	fmt.Println(lock.Resource(), lock.Remaining() > 0)
+	// Output: invoice-42 true
+}
+
+// Taken and unreachable are different answers, and call for different actions.
+func ExampleLocker_TryAcquire() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+	locker, err := redlock.Open(endpoints)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+	ctx := context.Background()
+
+	first, err := locker.TryAcquire(ctx, "invoice-42", 10*time.Second)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer first.Release(ctx)
+
+	_, err = locker.TryAcquire(ctx, "invoice-42", 10*time.Second)
+	switch {
+	case errors.Is(err, redlock.ErrTaken):
+		fmt.Println("somebody else is at it")
+	case errors.Is(err, redlock.ErrNoQuorum):
+		fmt.Println("too few instances answered:", err)
+	case err != nil:
+		fmt.Println("neither:", err)
+	}
+	// Output: somebody else is at it
+}
+
+// A job that takes longer than its ttl extends the lock as it goes, and stops
+// when it can't.
+func ExampleLock_Extend() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+	locker, err := redlock.Open(endpoints)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+	ctx := context.Background()
+
+	lock, err := locker.Acquire(ctx, "nightly-report", 2*time.Second)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Release(ctx)
+	for page := range 3 {
+		if lock.Remaining() < time.Second+500*time.Millisecond {
+			if err := lock.Extend(ctx, 2*time.Second); errors.Is(err, redlock.ErrLost) {
+				log.Fatal("stop at once: ", err)
+			}
+		}
+		fmt.Println("page", page+1)
+	}
+	// Output:
+	// page 1
+	// page 2
+	// page 3
+}
