@@ -60,7 +60,20 @@ func (w window) remaining(now time.Time) time.Duration {
 // end returns the end of w as a wall instant, to show.
 func (w window) end() time.Time { return w.start.Round(0).Add(w.length) }
 
-// endsBefore reports whether w is over before v is.
-func (w window) endsBefore(v window) bool {
-	return w.length < v.start.Sub(w.start)+v.length
+// endsBefore reports whether w, which starts later than v, is over before v is.
+func (w window) endsBefore(v window) bool { return w.length < v.remaining(w.start) }
+
+// clockOffset returns how far a server's clock is ahead of ours, which read
+// before and after it was asked.
+func clockOffset(server, before, after time.Time) time.Duration {
+	return server.Sub(before.Round(0).Add(after.Sub(before) / 2))
+}
+
+// checkClock refuses an offset that is beyond half the retention, also when the
+// answer took so long that it is uncertain by uncertainty/2.
+func checkClock(offset, uncertainty, retention time.Duration) error {
+	if offset.Abs()-uncertainty/2 > retention/2 {
+		return &clockError{offset, retention / 2}
+	}
+	return nil
 }

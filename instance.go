@@ -44,6 +44,8 @@ type instance struct {
 	// the key must be a plain string.
 	sharded atomic.Bool
 
+	dials *dialCount // of the client; nil where it does not tell
+
 	mu        sync.Mutex
 	queue     []*round
 	spare     []*round  // the queue before the last, to be filled again
@@ -62,6 +64,9 @@ type instance struct {
 	numKeys  int
 	script   scriptArg
 	failures int           // broken connections in a row
+	proved   uint64        // the connections when the instance last proved itself
+	provedAt time.Time     // when it was last asked to
+	unfit    error         // why its votes do not count; nil if they do
 	probeAt  time.Time     // when to try again, while down
 	backoff  time.Duration // between probes
 }
@@ -77,6 +82,7 @@ func newInstance(l *Locker, index int, name string, client redis.UniversalClient
 		// Shares the pool of the client, and bounds what its owner may have left
 		// unbounded: the call that is out comes back.
 		in.client = c.WithTimeout(l.sendLimit())
+		in.dials = countDials(c)
 	default:
 		in.client = client
 		in.sharded.Store(true)
@@ -280,6 +286,7 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 	case err == nil:
 		in.failures = 0
 		in.setUp()
+		in.prove(now)
 	case isReply(err) && in.script.written > 0:
 		in.failures = 0 // the instance is there, and refuses
 	default:
@@ -379,6 +386,9 @@ func (in *instance) deliver(batch []*round, res result) {
 		a := answer{vote: failed, err: res.err}
 		if res.err == nil {
 			a = parseAnswer(line)
+		}
+		if a.vote == granted && in.unfit != nil && r.op != opRelease {
+			a = answer{vote: failed, err: in.unfit}
 		}
 		if res.ambiguous && r.op.grants() {
 			in.remember(r.lock, now)

@@ -24,16 +24,29 @@ type RoundEvent struct {
 	Op       string          // "acquire", "raise", "extend", "heal" or "release"
 	Resource string
 	Start    time.Time // before the question was sent
+	Token    uint64    // the fencing token; of an acquire, if the round decided it; 0 without
 	Won      bool      // a quorum granted, counting late answers; for a heal, of one instance: it was done
 	Votes    []InstanceVote
 	Dropped  int // events that were dropped before this one
+}
+
+// Thin returns how many instances hold the lock with a fence beyond its token:
+// they granted more than the quorum decided on, and will confirm no extend.
+func (e RoundEvent) Thin() int {
+	n := 0
+	for _, v := range e.Votes {
+		if e.Token > 0 && v.Fence > e.Token {
+			n++
+		}
+	}
+	return n
 }
 
 // An InstanceVote is one instance's answer.
 type InstanceVote struct {
 	Instance string
 	Vote     string // "granted", "refused", "failed", or "pending" when it was not asked
-	Fence    uint64 // the instance's fence value after a grant; 0 without quorum fencing
+	Fence    uint64 // the instance's fence value, where it granted or it is beyond the token
 	Err      error  // why it refused or failed
 }
 
@@ -45,6 +58,8 @@ const (
 	InstanceDown    InstanceChange = "down"              // no connection, or silence: its votes fail at once, and it is probed
 	InstanceUp      InstanceChange = "up"                // it answers again
 	CleanUpOverflow InstanceChange = "clean-up overflow" // an owner may stay on it until its ttl ends
+	ClockOff        InstanceChange = "clock off"         // its clock is too far from ours: its grants fail
+	ClockUnknown    InstanceChange = "clock unknown"     // it does not tell its time
 )
 
 // An InstanceEvent tells that the state of an instance changed.
@@ -127,11 +142,11 @@ func (l *Locker) observeRound(r *round) {
 	}
 	e := RoundEvent{
 		Context: r.ctx, Op: r.op.String(), Resource: r.lock.resource, Start: r.start,
-		Won: r.tally.outcome() == won || r.op == opHeal && r.tally.granted > 0, Votes: make([]InstanceVote, len(r.votes)),
+		Token: r.result, Won: r.tally.outcome() == won || r.op == opHeal && r.tally.granted > 0, Votes: make([]InstanceVote, len(r.votes)),
 	}
 	for i, v := range r.votes {
 		e.Votes[i] = InstanceVote{Instance: l.instances[i].name, Vote: v.String(), Err: r.errs[i]}
-		if v == granted {
+		if v != refused {
 			e.Votes[i].Fence = r.fences[i]
 		}
 	}

@@ -98,10 +98,16 @@ func explained(t tally) bool {
 	return false
 }
 
-// settled: the vote is won, or the lock is gone, or nothing that is still open
-// can show that it is gone.
+// settled: the vote is won, or the lock is gone, or the vote is lost and no vote
+// that is still open can show that the lock is gone.
 func settled(t tally) bool {
-	return t.outcome() == won || t.gone() || t.refused+t.pending() <= t.n-t.quorum()
+	switch t.outcome() {
+	case won:
+		return true
+	case lost:
+		return t.gone() || t.refused+t.pending() <= t.n-t.quorum()
+	}
+	return false
 }
 
 // confirmed: a majority deleted the lock, or the lock is gone, or nobody is

@@ -231,6 +231,7 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 		raise.mu.Unlock()
 	}
 	k.token = token
+	a.round.decidedOn(token)
 	if l.tokens != nil {
 		if k.token, a.err, a.final = l.askSource(ctx, q, k); a.err != nil {
 			return a

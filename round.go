@@ -39,9 +39,10 @@ type round struct {
 	leases   []int64
 	errs     []error
 	goal     func(tally) bool
-	waiting  bool // the caller waits, and has not been woken
-	healing  bool // a majority confirmed the extend: an instance that lost the key gets it back
-	cleaning bool // a release from the clean-up list, which looks after itself
+	waiting  bool   // the caller waits, and has not been woken
+	healing  bool   // a majority confirmed the extend: an instance that lost the key gets it back
+	result   uint64 // the fencing token that it decided
+	cleaning bool   // a release from the clean-up list, which looks after itself
 
 	wake  chan struct{} // of one place: wakes the caller
 	timer *time.Timer
@@ -69,7 +70,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 	clear(r.fences)
 	clear(r.leases)
 	clear(r.errs)
-	r.waiting, r.healing, r.cleaning = false, false, false
+	r.waiting, r.healing, r.cleaning, r.result = false, false, false, lock.token
 	r.refs.Store(1)
 	return r
 }
@@ -124,6 +125,13 @@ func (r *round) answer(in *instance, a answer) {
 	if heal {
 		r.lock.heal(r, in)
 	}
+}
+
+// decidedOn notes the fencing token for the observer.
+func (r *round) decidedOn(token uint64) {
+	r.mu.Lock()
+	r.result = token
+	r.mu.Unlock()
 }
 
 // wait returns when goal is reached, ctx ends, or limit is over since r.start:

@@ -77,6 +77,7 @@ type answer struct {
 var (
 	errForeign = errors.New("held by another owner")
 	errAbsent  = errors.New("the key is gone")
+	errThin    = errors.New("its fence is beyond our token")
 )
 
 // parseAnswer reads one line of the script's answer.
@@ -98,6 +99,10 @@ func parseAnswer(line string) answer {
 		return answer{vote: refused, err: errAbsent}
 	case "x":
 		return answer{vote: refused, err: errForeign}
+	case "t":
+		if fence, err := strconv.ParseUint(rest, 10, 64); err == nil && fence < maxToken {
+			return answer{vote: failed, fence: fence, err: errThin}
+		}
 	case "f":
 		return answer{vote: failed, err: serverError(rest)}
 	}

@@ -24,6 +24,7 @@
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
 --   n          refused: the lock is nobody's
 --   x          refused: the lock is another owner's
+--   t F        failed: the lock is the owner's, with a fence beyond its token
 --   f text     failed: this instance can't tell or can't vote, and text says why
 --
 -- Needs the commands GET, SET, DEL, PTTL and PEXPIRE, and no other right.
@@ -154,7 +155,7 @@ function run.e()
     n, text = fence(F)
     if not n then return text end
     if not text then return 'f the fence key is gone' end
-    if n > tonumber(token) then return 'f the fence is at ' .. text .. ', beyond our token' end
+    if n > tonumber(token) then return 't ' .. text end
   end
   return keep_on(L, F, ttl, keep, token, text)
 end
