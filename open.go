@@ -95,8 +95,6 @@ func New(instances []Instance, opts ...Option) (*Locker, error) {
 func newLocker(opts []Option) (*Locker, []error) {
 	l := &Locker{
 		config:  defaults(),
-		born:    time.Now(),
-		now:     time.Now,
 		closing: make(chan struct{}),
 		closed:  make(chan struct{}),
 		left:    make(chan struct{}),
@@ -113,6 +111,7 @@ func newLocker(opts []Option) (*Locker, []error) {
 			errs = append(errs, err)
 		}
 	}
+	l.born = l.now()
 	return l, errs
 }
 

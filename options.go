@@ -12,6 +12,7 @@ import (
 
 // config is what the options of Open and New set.
 type config struct {
+	now             func() time.Time // of this client; a simulation gives each its own
 	driftFactor     float64
 	driftBase       time.Duration
 	instanceTimeout time.Duration // 0: by the ttl
@@ -28,6 +29,7 @@ type config struct {
 
 func defaults() config {
 	return config{
+		now:         time.Now,
 		driftFactor: 0.01,
 		driftBase:   2 * time.Millisecond,
 		retryMin:    10 * time.Millisecond,

@@ -20,7 +20,6 @@ type Locker struct {
 	instances  []*instance
 	owned      bool             // Open built the clients
 	born       time.Time        // the origin of Lock.until
-	now        func() time.Time // of this client; a simulation gives each its own
 	seeds      seeds
 	tokens     *sourceGuard // nil: the quorum issues the tokens, or nobody does
 	dispatcher *dispatcher  // nil: nobody observes

@@ -1,0 +1,107 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/redlock/internal/redistest"
+)
+
+// contend lets clients lock one resource for a while, each with a clock of its
+// own, and returns how many acquisitions the first round trip decided, how many
+// took a raise, and how many left a thin hold on some instance.
+func contend(t *testing.T, endpoints []string, skew []time.Duration, d time.Duration) (fast, raised, thin int64) {
+	t.Helper()
+	var f, r, th atomic.Int64
+	observer := Observer{Round: func(e RoundEvent) {
+		if e.Token == 0 || e.Op != "acquire" && e.Op != "raise" {
+			return
+		}
+		if e.Op == "acquire" {
+			f.Add(1)
+		} else {
+			r.Add(1)
+		}
+		if e.Thin() > 0 {
+			th.Add(1)
+		}
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	var wg sync.WaitGroup
+	var lockers []*Locker
+	var acquired atomic.Int64
+	for _, s := range skew {
+		clock := func(c *config) error {
+			c.now = func() time.Time { return time.Now().Add(s) }
+			return nil
+		}
+		l, err := Open(endpoints, WithObserver(observer), clock)
+		require.NoError(t, err)
+		lockers = append(lockers, l)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				k, err := l.Acquire(ctx, "contended", 5*time.Second)
+				if err != nil {
+					continue
+				}
+				acquired.Add(1)
+				time.Sleep(rand.N(2 * time.Millisecond)) // the work
+				if err := k.Release(context.Background()); err != nil {
+					t.Errorf("release: %v", err)
+				}
+				time.Sleep(rand.N(10 * time.Millisecond)) // other work
+			}
+		})
+	}
+	wg.Wait()
+	for _, l := range lockers {
+		require.NoError(t, l.Close()) // hands out the last events
+	}
+	require.Equal(t, acquired.Load(), f.Load()+r.Load(), "every acquisition has one event with its token")
+	return f.Load(), r.Load(), th.Load()
+}
+
+func TestTheFirstRoundTripDecidesAlmostAlways(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		for _, state := range []string{"healthy", "one dead", "one slow"} {
+			t.Run(fmt.Sprintf("N=%d, %s", n, state), func(t *testing.T) {
+				servers := redistest.StartN(t, n)
+				endpoints := redistest.Addrs(servers)
+				switch state {
+				case "one dead":
+					require.NoError(t, servers[0].Kill())
+				case "one slow":
+					p := redistest.NewProxy(t, endpoints[0])
+					p.Delay(5 * time.Millisecond)
+					endpoints[0] = p.Addr()
+				}
+				fast, raised, thin := contend(t, endpoints, make([]time.Duration, 8), 3*time.Second)
+				all := fast + raised
+				t.Logf("%d acquisitions, %.2f %% in one round trip, %.2f %% thin", all, 100*float64(fast)/float64(all), 100*float64(thin)/float64(all))
+				require.Greater(t, all, int64(100))
+				require.GreaterOrEqual(t, float64(fast)/float64(all), 0.97)
+			})
+		}
+	}
+}
+
+func TestClocksThatDifferLeaveFewThinHolds(t *testing.T) {
+	servers := redistest.StartN(t, 3)
+	skew := make([]time.Duration, 8)
+	for i := range skew {
+		skew[i] = time.Duration(i) * 20 * time.Millisecond / 7
+	}
+	fast, raised, thin := contend(t, redistest.Addrs(servers), skew, 3*time.Second)
+	all := fast + raised
+	t.Logf("%d acquisitions, %d in one round trip, %d thin", all, fast, thin)
+	require.Greater(t, all, int64(100))
+	require.Less(t, float64(thin)/float64(all), 0.01)
+}
