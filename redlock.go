@@ -18,8 +18,8 @@ const maxResource = 64 << 10
 type Locker struct {
 	config
 	instances  []*instance
-	owned      bool             // Open built the clients
-	born       time.Time        // the origin of Lock.until
+	owned      bool      // Open built the clients
+	born       time.Time // the origin of Lock.until
 	seeds      seeds
 	tokens     *sourceGuard // nil: the quorum issues the tokens, or nobody does
 	dispatcher *dispatcher  // nil: nobody observes
