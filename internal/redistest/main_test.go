@@ -90,14 +90,16 @@ func (c *peer) silent() {
 }
 
 // ended requires that the other side ends the connection without another byte,
-// and returns how.
-func (c *peer) ended() error {
+// and, if how is given, in this way.
+func (c *peer) ended(how ...error) {
 	c.t.Helper()
 	n, err := c.in.Read(make([]byte, 1))
 	require.Zero(c.t, n)
 	require.Error(c.t, err)
 	require.NotErrorIs(c.t, err, os.ErrDeadlineExceeded)
-	return err
+	for _, want := range how {
+		require.ErrorIs(c.t, err, want)
+	}
 }
 
 func eventually(t *testing.T, condition func() bool, message string) {

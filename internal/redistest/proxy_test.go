@@ -39,7 +39,7 @@ func TestProxyForwardsBothWays(t *testing.T) {
 // would take 2d.
 func TestDelayIsAPipeline(t *testing.T) {
 	t.Parallel()
-	const d = 4 * silence
+	const d = 6 * silence
 	for name, set := range map[string]func(*Proxy){
 		"requests": func(p *Proxy) { p.DelayRequests(d) },
 		"replies":  func(p *Proxy) { p.DelayReplies(d) },
@@ -74,10 +74,10 @@ func TestDelayWorksBothWaysUntilItIsSwitchedOff(t *testing.T) {
 		c.line("a")
 		return time.Since(start)
 	}
-	p.Delay(silence / 2)
-	require.GreaterOrEqual(t, roundTrip(), silence)
+	p.Delay(2 * silence)
+	require.GreaterOrEqual(t, roundTrip(), 4*silence)
 	p.Delay(0)
-	require.Less(t, roundTrip(), silence)
+	require.Less(t, roundTrip(), 4*silence)
 }
 
 // What is sent after the delay was shortened must not overtake.
@@ -85,7 +85,7 @@ func TestDelayKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	p := NewProxy(t, echo(t))
 	c := connect(t, p.Addr())
-	p.DelayReplies(3 * silence)
+	p.DelayReplies(5 * silence)
 	c.send("slow")
 	c.silent() // the reply is under way
 	p.DelayReplies(0)
@@ -235,7 +235,7 @@ func TestCutLosesOneReplyAfterExecution(t *testing.T) {
 	}
 
 	c.send("INCR k")
-	require.ErrorIs(t, c.ended(), io.EOF)
+	c.ended(io.EOF)
 	<-cut
 	require.Equal(t, "1", s.MustDo(t, "GET", "k"))
 
@@ -287,7 +287,7 @@ func TestBreakResetsBothSides(t *testing.T) {
 	p.Break()
 	require.Zero(t, p.Conns())
 	for _, c := range all {
-		require.ErrorIs(t, c.ended(), syscall.ECONNRESET)
+		c.ended(syscall.ECONNRESET)
 	}
 	eventually(t, func() bool { return clients(t, s) == 1 }, "the server's side is closed")
 	p.HoldRequests(false)
@@ -414,10 +414,11 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// Switches flip under traffic; nothing is lost, nothing changes places.
+// Switches flip with every message; nothing is lost, nothing changes places.
 func TestSwitchesUnderTraffic(t *testing.T) {
 	t.Parallel()
 	p := NewProxy(t, echo(t))
+	flip := make(chan int)
 	var wg sync.WaitGroup
 	for i := range 4 {
 		c := connect(t, p.Addr())
@@ -428,6 +429,7 @@ func TestSwitchesUnderTraffic(t *testing.T) {
 					t.Errorf("write: %v", err)
 					return
 				}
+				flip <- n
 				if got, err := c.in.ReadString('\n'); got != want {
 					t.Errorf("got %q, %v, want %q", got, err, want)
 					return
@@ -435,22 +437,17 @@ func TestSwitchesUnderTraffic(t *testing.T) {
 			}
 		})
 	}
-	done := make(chan struct{})
 	go func() {
-		defer close(done)
 		wg.Wait()
+		close(flip)
 	}()
-	for i := 0; ; i++ {
-		select {
-		case <-done:
-			return
-		default:
-		}
-		p.HoldRequests(i%2 == 0)
-		p.HoldReplies(i%3 == 0)
-		p.Delay(time.Duration(i%5) * 100 * time.Microsecond)
-		p.OnRequest(func([]byte) {})
-		p.Conns()
+	for n := range flip {
+		p.HoldRequests(true)
+		p.HoldReplies(true)
+		p.Delay(time.Duration(n%5) * 100 * time.Microsecond)
+		p.OnRequest(func([]byte) { p.Conns() })
+		p.HoldReplies(false)
+		p.HoldRequests(false)
 	}
 }
 

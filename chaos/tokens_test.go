@@ -1,0 +1,138 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/redlock/chaos/history"
+	"github.com/quorumlock/redlock/internal/redistest"
+)
+
+const (
+	tokensTTL = 200 * time.Millisecond
+	// An instance that forgot stays away until every value from before is below
+	// every later seed: the ttl, a margin of a second, and the clocks of this
+	// machine's processes, which are one.
+	quarantine = tokensTTL + time.Second
+)
+
+// runTime is how long a test of tokens runs; REDLOCK_TOKENS=5m makes it longer.
+func runTime(t *testing.T, short time.Duration) time.Duration {
+	text := os.Getenv("REDLOCK_TOKENS")
+	if text == "" {
+		return short
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err)
+	return d
+}
+
+// A fault does one thing to an instance, and undoes it when ctx ends.
+type fault func(t *testing.T, ctx context.Context, s *redistest.Server, p *redistest.Proxy)
+
+func pause(t *testing.T, ctx context.Context, s *redistest.Server, _ *redistest.Proxy) {
+	require.NoError(t, s.Pause())
+	<-ctx.Done()
+	require.NoError(t, s.Resume())
+}
+
+func swallow(_ *testing.T, ctx context.Context, _ *redistest.Server, p *redistest.Proxy) {
+	p.SwallowReplies(true)
+	<-ctx.Done()
+	p.SwallowReplies(false)
+	p.Break()
+}
+
+func hold(_ *testing.T, ctx context.Context, _ *redistest.Server, p *redistest.Proxy) {
+	p.HoldRequests(true)
+	<-ctx.Done()
+	p.HoldRequests(false)
+}
+
+func double(_ *testing.T, ctx context.Context, _ *redistest.Server, p *redistest.Proxy) {
+	p.DuplicateRequests(true)
+	<-ctx.Done()
+	p.DuplicateRequests(false)
+}
+
+func deleteLocks(t *testing.T, ctx context.Context, s *redistest.Server, _ *redistest.Proxy) {
+	for ctx.Err() == nil {
+		s.MustDo(t, "DEL", fmt.Sprint("r", rand.N(tokensResources)))
+	}
+}
+
+func forget(t *testing.T, _ context.Context, s *redistest.Server, p *redistest.Proxy) {
+	p.Refuse(true)
+	p.Break()
+	require.NoError(t, s.Restart())
+	time.Sleep(quarantine) // the time is what is tried
+	p.Refuse(false)
+}
+
+const tokensResources = 12
+
+func TestTokensGrow(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		t.Run(fmt.Sprintf("N=%d, keys vanish and the network fails", n), func(t *testing.T) {
+			tokens(t, n, true, pause, swallow, hold, double, deleteLocks, deleteLocks)
+		})
+		t.Run(fmt.Sprintf("N=%d, instances forget", n), func(t *testing.T) {
+			tokens(t, n, false, forget, forget, pause, swallow, double)
+		})
+	}
+}
+
+func tokens(t *testing.T, n int, extend bool, faults ...fault) {
+	servers := redistest.StartN(t, n)
+	var endpoints []string
+	var proxies []*redistest.Proxy
+	for _, s := range servers {
+		p := redistest.NewProxy(t, s.Addr())
+		proxies, endpoints = append(proxies, p), append(endpoints, p.Addr())
+	}
+	run := runTime(t, 12*time.Second)
+	var waits []func() []history.Op
+	for id := range 3 {
+		waits = append(waits, client{
+			ID: id, Endpoints: endpoints, Goroutines: 6, Resources: tokensResources, TTL: tokensTTL,
+			Extend: extend, For: run, Log: filepath.Join(t.TempDir(), "history"),
+		}.start(t))
+	}
+
+	end := time.Now().Add(run)
+	injected := 0
+	for time.Now().Before(end) {
+		i := rand.N(n)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+rand.N(300))*time.Millisecond)
+		faults[rand.N(len(faults))](t, ctx, servers[i], proxies[i])
+		cancel()
+		injected++
+	}
+
+	var ops []history.Op
+	for _, wait := range waits {
+		ops = append(ops, wait()...)
+	}
+	acquired, extended := 0, 0
+	for _, o := range ops {
+		if o.Kind == history.Acquire {
+			acquired++
+		} else {
+			extended++
+		}
+	}
+	t.Logf("%d acquired, %d extended, %d faults", acquired, extended, injected)
+	require.Greater(t, acquired, int(run.Seconds()*200), "too little happened")
+	require.Greater(t, injected, 3)
+	require.Empty(t, history.Check(ops))
+	ok, err := history.Linearizable(ops, 5*time.Minute, nil)
+	require.NoError(t, err)
+	require.True(t, ok)
+}
