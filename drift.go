@@ -23,6 +23,11 @@ func serverTTL(ttl time.Duration) int64 {
 	return ms
 }
 
+// milliseconds returns ms as a Duration, or the longest that there is, nearly.
+func milliseconds(ms int64) time.Duration {
+	return time.Duration(min(ms, int64(never/time.Millisecond)-1)) * time.Millisecond
+}
+
 // validity returns how long a holder may rely on a lease of ttl, counted from
 // before the first request was sent: ttl rounded down to whole milliseconds,
 // less the drift, ttl*factor + base. It is zero or negative where the drift

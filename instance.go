@@ -52,6 +52,7 @@ type instance struct {
 	sentAt    time.Time // when the batch in flight left; zero when there is none
 	down      error     // why the instance is known to be down; nil when it is not
 	finishing bool      // the worker is to end when nothing is left to do
+	lastProbe bool      // it was probed once more while finishing
 	closed    bool      // nothing is taken any more
 	leftovers leftovers
 
@@ -165,7 +166,7 @@ func (in *instance) run() {
 func (in *instance) ended(now time.Time) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.finishing && (in.down != nil || !in.leftovers.work(now)) && len(in.queue) == 0 {
+	if in.finishing && len(in.queue) == 0 && (in.down != nil && in.lastProbe || !in.leftovers.work(now)) {
 		in.closed = true
 	}
 	return in.closed
@@ -199,6 +200,10 @@ func (in *instance) chores(now time.Time) time.Duration {
 	in.mu.Lock()
 	down := in.down != nil
 	due := in.leftovers.due(now)
+	if in.finishing && down {
+		in.lastProbe = true // it may have come back: what it has is cleaned up then
+		in.probeAt = now
+	}
 	in.mu.Unlock()
 	switch {
 	case down && now.Before(in.probeAt):
@@ -245,13 +250,11 @@ func (in *instance) take() bool {
 	}
 	in.mu.Unlock()
 	for _, r := range unwanted {
-		r.answer(in, answer{vote: failed, err: errGivenUp})
+		r.skip(in)
 		r.leave()
 	}
 	return len(in.batch) > 0
 }
-
-var errGivenUp = errors.New("not asked: the caller had given up")
 
 // A result is what became of a batch.
 type result struct {
@@ -332,11 +335,7 @@ func (in *instance) call(batch []*round, command string, text []byte) (string, e
 	if in.sharded.Load() && in.numKeys > 0 {
 		args[2], args[3] = in.numKeys, batch[0].lock.key
 	}
-	fenced := &unfencedFlag
-	if in.locker.fenced() {
-		fenced = &fencedFlag
-	}
-	args = append(args, fenced)
+	args = append(args, flag(in.locker.fenced()))
 	for _, r := range batch {
 		args = r.appendArgs(args)
 	}
@@ -354,8 +353,6 @@ func (in *instance) call(batch []*round, command string, text []byte) (string, e
 	clear(in.args)
 	return cmd.Result()
 }
-
-var fencedFlag, unfencedFlag = "1", "0"
 
 // A scriptArg is the script or its hash in a command, and counts how often the
 // client writes that command: not at all if it found no connection, more than
@@ -392,6 +389,9 @@ func (in *instance) deliver(batch []*round, res result) {
 		}
 		if res.ambiguous && r.op.grants() {
 			in.remember(r.lock, now)
+		}
+		if res.ambiguous && r.op == opRelease && a.vote == refused {
+			a = answer{vote: granted} // perhaps an earlier copy deleted it: it is no sign of a loss
 		}
 		if a.vote == failed {
 			in.undelivered(r, now)

@@ -25,6 +25,7 @@ type Lock struct {
 	until  atomic.Int64  // the end of the window, since Locker.born
 	lease  atomic.Int64  // the longest ttl that was asked for
 	onIt   atomic.Uint64 // bit i: instance i may have been sent a grant
+	unsure atomic.Uint64 // bit i: an extend to a shorter ttl may still reach instance i
 	onList atomic.Uint64 // bit i: the clean-up list of instance i has it
 
 	mu       sync.Mutex
@@ -137,6 +138,9 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	t := r.tally
 	r.healing = t.outcome() == won
 	absent, reason := r.absentLocked(), r.lostReasonLocked()
+	if r.shorter {
+		k.doubtLocked(r)
+	}
 	r.mu.Unlock()
 
 	switch {
@@ -150,6 +154,9 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 		return nil
 	case t.gone():
 		return k.lose(reason, r.quorumError(ErrLost))
+	}
+	if err := k.whyEnded(); err != nil {
+		return err // released in the meantime, or the window is over
 	}
 	return r.reason(ctx, ErrNoQuorum)
 }
@@ -166,14 +173,15 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, wind
 	asked := k.clip(window{now, validity(ttl, l.driftFactor, l.driftBase)})
 	// From here on, instances may expire the key at the end of this window: a
 	// shorter one counts at once.
-	if asked.endsBefore(k.window) {
+	shorter := asked.endsBefore(k.window)
+	if shorter {
 		k.setWindowLocked(asked)
 	}
 	k.lease.Store(max(k.lease.Load(), int64(ttl)))
 	k.extends++
 
 	r := l.newRound(ctx, opExtend, k)
-	r.start = now
+	r.start, r.shorter = now, shorter
 	r.ttl, r.keep, r.token = serverTTL(ttl), l.keep(ttl), k.token
 	// Under the lock, so that nothing of this owner is queued behind its release.
 	r.send(now)
@@ -192,6 +200,17 @@ func (k *Lock) confirm(asked window, number int) error {
 		k.setWindowLocked(asked)
 	}
 	return nil
+}
+
+// doubtLocked notes the instances that did not answer to an extend which brings
+// the expiry nearer: it may reach them after a later one, and undo that. They
+// confirm no extend of this lock any more.
+func (k *Lock) doubtLocked(r *round) {
+	for i, v := range r.votes {
+		if v == pending || v == failed {
+			k.unsure.Or(1 << i)
+		}
+	}
 }
 
 // heal gives the lock back to an instance that lost its key, in a round whose
@@ -285,6 +304,12 @@ func (k *Lock) sendRelease(ctx context.Context, now time.Time) *round {
 	return r
 }
 
+func (k *Lock) whyEnded() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.endedLocked(k.locker.now())
+}
+
 // endedLocked returns why the lock can't be extended at now; nil if it can.
 func (k *Lock) endedLocked(now time.Time) error {
 	switch {
@@ -369,6 +394,9 @@ func (k *Lock) longest() time.Duration { return time.Duration(k.lease.Load()) }
 // touched notes that instance i is sent a grant; mayBeOn reports whether it was.
 func (k *Lock) touched(i int)      { k.onIt.Or(1 << i) }
 func (k *Lock) mayBeOn(i int) bool { return k.onIt.Load()&(1<<i) != 0 }
+
+// unsureOf reports whether an extend to a shorter ttl may still reach instance i.
+func (k *Lock) unsureOf(i int) bool { return k.unsure.Load()&(1<<i) != 0 }
 
 // list notes that the lock is on the clean-up list of instance i; listed reports
 // whether it is.

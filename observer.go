@@ -148,6 +148,8 @@ func (l *Locker) observeRound(r *round) {
 		e.Votes[i] = InstanceVote{Instance: l.instances[i].name, Vote: v.String(), Err: r.errs[i]}
 		if v != refused {
 			e.Votes[i].Fence = r.fences[i]
+		} else if r.leases[i] > 0 {
+			e.Votes[i].Err = newLeaseError(r.leases[i])
 		}
 	}
 	d.add(func(dropped int) {

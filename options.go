@@ -151,7 +151,8 @@ var errFencingTwice = errors.New("WithFencing and WithoutFencing exclude each ot
 // WithFenceRetention sets for how long the instances remember a resource's
 // fencing token after its lock has expired. While they do, the order of tokens
 // needs no clock; after that it needs clients whose clocks differ by less than
-// half of d. Each distinct resource costs one small key for that long. The
+// half of d: an instance whose clock is further away from ours does not count. Each
+// distinct resource costs one small key for that long. The
 // default is 10 min; values below 1 s or above 365 days are refused.
 func WithFenceRetention(d time.Duration) Option {
 	return func(c *config) error {

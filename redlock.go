@@ -196,6 +196,7 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 		a = l.decide(ctx, q, k, a)
 	}
 	if a.lock == nil {
+		a.round.linger(ctx)
 		k.abandon()
 	}
 	return a

@@ -22,15 +22,16 @@ import (
 // round is not used again before every batch with it has come back, however long
 // a client takes for that.
 type round struct {
-	locker *Locker
-	op     op
-	lock   *Lock
-	start  time.Time // before the first byte was sent
-	ttl    int64     // of the lock key, in ms
-	keep   int64     // of the fence key, in ms
-	token  uint64    // the seed of an acquire, else the fencing token
-	ctx    context.Context
-	refs   atomic.Int32
+	locker  *Locker
+	op      op
+	lock    *Lock
+	start   time.Time // before the first byte was sent
+	ttl     int64     // of the lock key, in ms
+	keep    int64     // of the fence key, in ms
+	shorter bool      // of an extend: it brings the expiry nearer
+	token   uint64    // the seed of an acquire, else the fencing token
+	ctx     context.Context
+	refs    atomic.Int32
 
 	mu       sync.Mutex
 	tally    tally
@@ -64,7 +65,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 		}
 		r.timer.Stop()
 	}
-	r.op, r.lock, r.ctx = op, lock, ctx
+	r.op, r.lock, r.ctx, r.shorter = op, lock, ctx, false
 	r.tally = tally{n: len(l.instances)}
 	clear(r.votes)
 	clear(r.fences)
@@ -114,6 +115,9 @@ func (r *round) answer(in *instance, a answer) {
 		r.mu.Unlock()
 		return
 	}
+	if a.vote == granted && r.op == opExtend && r.lock.unsureOf(i) {
+		a = answer{vote: failed, err: errUnsure}
+	}
 	r.votes[i], r.fences[i], r.leases[i], r.errs[i] = a.vote, a.fence, a.lease, a.err
 	r.tally.add(a.vote)
 	if r.waiting && r.goal(r.tally) {
@@ -124,6 +128,17 @@ func (r *round) answer(in *instance, a answer) {
 	r.mu.Unlock()
 	if heal {
 		r.lock.heal(r, in)
+	}
+}
+
+// skip counts an instance that was not asked because the lock is given up. If
+// nobody waits for its vote, it stays pending.
+func (r *round) skip(in *instance) {
+	r.mu.Lock()
+	waiting := r.waiting
+	r.mu.Unlock()
+	if waiting {
+		r.answer(in, answer{vote: failed, err: errGivenUp})
 	}
 }
 
@@ -138,25 +153,34 @@ func (r *round) decidedOn(token uint64) {
 // then the instances that have not answered have failed. It returns the error
 // of a ctx that ended or of a Locker that closed, and nil otherwise.
 func (r *round) wait(ctx context.Context, limit time.Duration, goal func(tally) bool) error {
+	reached, err := r.await(ctx, limit-elapsed(r.start, r.locker.now()), goal)
+	if !reached && err == nil {
+		r.giveUp(&timeoutError{limit})
+	}
+	return err
+}
+
+// await returns whether goal is reached within d, and the error of a ctx that
+// ended or of a Locker that closed before.
+func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) bool) (reached bool, err error) {
 	r.mu.Lock()
 	r.goal = goal
 	r.waiting = !goal(r.tally)
 	waiting := r.waiting
 	r.mu.Unlock()
 	if !waiting {
-		return nil
+		return true, nil
 	}
 
 	closing := r.locker.closing
 	if r.op == opRelease {
 		closing = nil // Close waits for it
 	}
-	r.timer.Reset(limit - elapsed(r.start, r.locker.now()))
-	var err error
+	r.timer.Reset(d)
 	select {
 	case <-r.wake:
 		r.timer.Stop()
-		return nil
+		return true, nil
 	case <-r.timer.C:
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -169,17 +193,32 @@ func (r *round) wait(ctx context.Context, limit time.Duration, goal func(tally) 
 	defer r.mu.Unlock()
 	if !r.waiting {
 		<-r.wake // reached in the meantime
-		return nil
+		return true, nil
 	}
 	r.waiting = false
-	if err == nil {
-		r.giveUp(&timeoutError{limit})
+	return false, err
+}
+
+// lingerTime is how long a round that was lost at once, because instances are known
+// to be down, waits for the answers of the others: its error is to tell how they
+// stand.
+const lingerTime = 10 * time.Millisecond
+
+// linger waits a moment for the answers that are still open, if too few
+// instances answered.
+func (r *round) linger(ctx context.Context) {
+	r.mu.Lock()
+	short := r.tally.unreachable() && r.tally.pending() > 0
+	r.mu.Unlock()
+	if short && ctx.Err() == nil {
+		_, _ = r.await(ctx, lingerTime, func(t tally) bool { return t.pending() == 0 })
 	}
-	return err
 }
 
 // giveUp makes every pending vote a failed one.
 func (r *round) giveUp(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i, v := range r.votes {
 		if v == pending {
 			r.votes[i], r.errs[i] = failed, cause
@@ -197,7 +236,11 @@ func (e *timeoutError) Error() string        { return fmt.Sprintf("no answer wit
 func (e *timeoutError) Timeout() bool        { return true }
 func (e *timeoutError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
-var errPending = errors.New("no answer yet")
+var (
+	errPending = errors.New("no answer yet")
+	errGivenUp = errors.New("not asked: the lock was given up")
+	errUnsure  = errors.New("an extend to a shorter ttl may still reach it")
+)
 
 // reason returns why the round was not won, as an error for its caller.
 func (r *round) reason(ctx context.Context, sentinel error) error {
@@ -237,8 +280,8 @@ func (r *round) quorumError(sentinel error) *QuorumError {
 		case pending:
 			cause = errPending
 		case refused:
-			if lease := time.Duration(r.leases[i]) * time.Millisecond; lease > 0 {
-				cause = &leaseError{lease}
+			if r.leases[i] > 0 {
+				cause = newLeaseError(r.leases[i])
 			}
 		}
 		errs = append(errs, &InstanceError{Instance: r.locker.instances[i].name, Op: r.op.String(), Err: cause})
@@ -271,6 +314,10 @@ func (r *round) absentLocked() []*instance {
 // A leaseError is the refusal of an instance on which another owner holds the
 // lock.
 type leaseError struct{ left time.Duration }
+
+func newLeaseError(ms int64) error {
+	return &leaseError{milliseconds(ms)}
+}
 
 func (e *leaseError) Error() string { return fmt.Sprintf("%v for %v more", errForeign, e.left) }
 func (e *leaseError) Unwrap() error { return errForeign }

@@ -42,6 +42,15 @@ func (o op) grants() bool { return o == opAcquire || o == opHeal }
 // variables because an argument that is a pointer is not boxed.
 var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
 
+var yes, no = "1", "0"
+
+func flag(b bool) *string {
+	if b {
+		return &yes
+	}
+	return &no
+}
+
 // appendKeys appends the KEYS of r's operation.
 func (r *round) appendKeys(args []any) []any {
 	args = append(args, &r.lock.key)
@@ -55,8 +64,10 @@ func (r *round) appendKeys(args []any) []any {
 func (r *round) appendArgs(args []any) []any {
 	args = append(args, &letters[r.op], &r.lock.owner)
 	switch r.op {
-	case opAcquire, opExtend, opHeal:
+	case opAcquire, opHeal:
 		args = append(args, &r.ttl, &r.keep, &r.token)
+	case opExtend:
+		args = append(args, &r.ttl, &r.keep, &r.token, flag(r.shorter))
 	case opRaise:
 		args = append(args, &r.token)
 	case opRelease:
@@ -68,7 +79,7 @@ func (r *round) appendArgs(args []any) []any {
 type answer struct {
 	vote  vote
 	fence uint64 // granted or refused: the instance's fence value
-	lease int64  // refused by another owner: how long it still has, in ms; -1 for ever
+	lease int64  // refused: how long the other owner still has, in ms; -1 for ever, or not known
 	err   error  // refused or failed: why
 }
 
@@ -92,13 +103,13 @@ func parseAnswer(line string) answer {
 		first, second, _ := strings.Cut(rest, " ")
 		fence, err1 := strconv.ParseUint(first, 10, 64)
 		lease, err2 := strconv.ParseInt(second, 10, 64)
-		if err1 == nil && err2 == nil {
+		if err1 == nil && err2 == nil && fence < maxToken {
 			return answer{vote: refused, fence: fence, lease: lease, err: errForeign}
 		}
 	case "n":
-		return answer{vote: refused, err: errAbsent}
+		return answer{vote: refused, lease: -1, err: errAbsent}
 	case "x":
-		return answer{vote: refused, err: errForeign}
+		return answer{vote: refused, lease: -1, err: errForeign}
 	case "t":
 		if fence, err := strconv.ParseUint(rest, 10, 64); err == nil && fence < maxToken {
 			return answer{vote: failed, fence: fence, err: errThin}

@@ -38,8 +38,8 @@ func (l *Locker) pause(ctx context.Context, q *request, a *attempt, n int) bool 
 // and a bound that doubles from one round to the next and ends at most.
 func backoff(n int, least, most time.Duration) time.Duration {
 	bound := most
-	if n < 30 {
-		bound = min(most, least<<(n+1))
+	if n < 62 && least <= most>>(n+1) {
+		bound = least << (n + 1)
 	}
 	return least + rand.N(max(bound-least, 1))
 }
@@ -65,5 +65,5 @@ func freeIn(t tally, votes []vote, leases []int64) (time.Duration, bool) {
 	}
 	slices.Sort(left)
 	// One more millisecond: a key with 0 left has not expired yet.
-	return time.Duration(left[missing-1]+1) * time.Millisecond, true
+	return milliseconds(left[missing-1]) + time.Millisecond, true
 }

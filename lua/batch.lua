@@ -10,7 +10,10 @@
 --   a owner ttl keep seed    acquire. A fresh grant counts F up, so that no two grants of one instance share a
 --                            number. A repeat, when the reply was lost, is granted again and changes nothing.
 --   r owner token            raise F to token: for the owner only, and never down.
---   e owner ttl keep token   extend. An F beyond token means that somebody was granted a larger one since.
+--   e owner ttl keep token shorter
+--                            extend. An F beyond token means that somebody was granted a larger one since. Unless
+--                            shorter is "1", it never brings an expiry nearer: a request that was held up for long
+--                            must not undo a newer one.
 --   h owner ttl keep token   heal: set L again where it is absent and F is not beyond token. It is sent only
 --                            after a majority confirmed the extend of the same round.
 --   d owner                  release: delete L if it is the owner's. F stays, and so stays the order.
@@ -67,21 +70,29 @@ local function refusal(L, owner)
   return 'x'
 end
 
--- keep_on sets F to token and its expiry to keep, and the expiry of L to ttl.
--- It writes F only where it differs, so that a holder can extend on an instance
--- that is full.
-local function keep_on(L, F, ttl, keep, token, text)
+-- keep_on sets F to token, and the expiries of L and F to ttl and keep, unless
+-- that would bring them nearer and shorter does not ask for it. F is written only
+-- where it differs, so that a holder can extend on an instance that is full.
+local function keep_on(L, F, ttl, keep, token, text, shorter)
+  local left = call('PTTL', L)
+  if type(left) == 'table' then return failed(left) end
+  local later = shorter == '1' or left < tonumber(ttl)
   local done
-  if F then
-    if text == token then
-      done = call('PEXPIRE', F, keep)
-    else
+  if F and text ~= token then
+    if later or not text then
       done = call('SET', F, token, 'PX', keep)
+    else
+      done = call('SET', F, token, 'KEEPTTL')
     end
-    if type(done) == 'table' and done.err then return failed(done) end
+    if done.err then return failed(done) end
+  elseif F and later then
+    done = call('PEXPIRE', F, keep)
+    if type(done) == 'table' then return failed(done) end
   end
-  done = call('PEXPIRE', L, ttl)
-  if type(done) == 'table' then return failed(done) end
+  if later then
+    done = call('PEXPIRE', L, ttl)
+    if type(done) == 'table' then return failed(done) end
+  end
   return 'g ' .. token
 end
 
@@ -145,8 +156,8 @@ end
 
 function run.e()
   local L, F = KEYS[k], fenced and KEYS[k + 1]
-  local owner, ttl, keep, token = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
-  k, a = k + (F and 2 or 1), a + 5
+  local owner, ttl, keep, token, shorter = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+  k, a = k + (F and 2 or 1), a + 6
 
   local answer = refusal(L, owner)
   if answer then return answer end
@@ -157,7 +168,7 @@ function run.e()
     if not text then return 'f the fence key is gone' end
     if n > tonumber(token) then return 't ' .. text end
   end
-  return keep_on(L, F, ttl, keep, token, text)
+  return keep_on(L, F, ttl, keep, token, text, shorter)
 end
 
 function run.h()
@@ -174,7 +185,7 @@ function run.h()
   local done = call('SET', L, owner, 'PX', ttl, 'NX')
   if not done then return 'x' end
   if done.err then return failed(done) end
-  local answer = keep_on(L, F, ttl, keep, token, text)
+  local answer = keep_on(L, F, ttl, keep, token, text, '1')
   if string.sub(answer, 1, 1) == 'f' then call('DEL', L) end
   return answer
 end
