@@ -90,19 +90,22 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 		return nil, err
 	}
 	defer l.exit()
+	goal := decided
+	if q.maxWait == 0 {
+		goal = explained // the only round
+	}
+	var last attempt // the one that tells the reason
 	for n := 0; ; n++ {
-		goal := decided
-		if q.maxWait == 0 {
-			goal = explained // the only round
-		}
 		a := l.attempt(ctx, q, goal)
-		if a.lock != nil || a.final {
-			return a.lock, a.close(ctx)
+		if last.round != nil && a.cutShort(ctx) {
+			a.drop()
+			return nil, last.close(ctx)
 		}
-		if !l.pause(ctx, q, &a, n) {
-			return nil, a.close(ctx)
+		last.drop()
+		last = a
+		if a.lock != nil || a.final || !l.pause(ctx, q, &last, n) {
+			return last.lock, last.close(ctx)
 		}
-		a.drop()
 	}
 }
 
@@ -295,8 +298,19 @@ func (q *request) limit(l *Locker, now time.Time) time.Duration {
 	return limit
 }
 
+// cutShort reports whether ctx ended before all had answered.
+func (a *attempt) cutShort(ctx context.Context) bool {
+	a.round.mu.Lock()
+	defer a.round.mu.Unlock()
+	return ctx.Err() != nil && a.lock == nil && a.round.tally.pending() > 0
+}
+
 // drop lets go of the votes.
-func (a *attempt) drop() { a.round.leave() }
+func (a *attempt) drop() {
+	if a.round != nil {
+		a.round.leave()
+	}
+}
 
 // close lets go of the votes and returns why the attempt was not won; nil if it
 // was.

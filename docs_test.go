@@ -1,0 +1,93 @@
+package redlock_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/redlock/internal/redistest"
+)
+
+// eachFile calls f for the files of the repository whose names end in suffix.
+func eachFile(t *testing.T, suffix string, f func(path, text string)) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != ".":
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, suffix):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		f(path, string(text))
+		return err
+	}))
+}
+
+// A safety claim names the test that shows it: then that test exists.
+func TestTestsThatTheDocsNameExist(t *testing.T) {
+	tests := map[string]bool{}
+	eachFile(t, "_test.go", func(_, text string) {
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+|Example\w*|Fuzz\w+)\(`).FindAllStringSubmatch(text, -1) {
+			tests[m[1]] = true
+		}
+	})
+	named := 0
+	eachFile(t, ".md", func(path, text string) {
+		for _, m := range regexp.MustCompile("`(Test[A-Z]\\w+)`").FindAllStringSubmatch(text, -1) {
+			named++
+			require.True(t, tests[m[1]], "%s names %s, which does not exist", path, m[1])
+		}
+	})
+	require.Positive(t, named)
+}
+
+// quickStart returns the program of the README.
+func quickStart(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	m := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindSubmatch(text)
+	require.NotNil(t, m)
+	return string(m[1])
+}
+
+// What a newcomer copies from the README works, with one server dead, and with
+// two; with three it says why not.
+func TestTheQuickStartDoesWhatTheReadmeSays(t *testing.T) {
+	servers := redistest.StartN(t, 5)
+	program := quickStart(t)
+	for i, s := range servers {
+		address := fmt.Sprint("127.0.0.1:", 7001+i)
+		require.Contains(t, program, address)
+		program = strings.ReplaceAll(program, address, s.Addr())
+	}
+	source, binary := filepath.Join(t.TempDir(), "main.go"), filepath.Join(t.TempDir(), "quickstart")
+	require.NoError(t, os.WriteFile(source, []byte(program), 0o600))
+	out, err := exec.Command("go", "build", "-o", binary, source).CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	for dead := range 4 {
+		if dead > 0 {
+			require.NoError(t, servers[dead-1].Kill())
+		}
+		out, err := exec.Command(binary).CombinedOutput()
+		if dead <= 2 {
+			require.NoError(t, err, string(out))
+			require.Contains(t, string(out), "held for 9.8")
+			continue
+		}
+		require.Error(t, err)
+		require.Contains(t, string(out), "context deadline exceeded; before that: no quorum: acquire \"invoice-42\": 2 of 5 granted, 0 refused, 3 needed:")
+		require.Equal(t, 3, strings.Count(string(out), "connection refused"))
+	}
+}
