@@ -1,8 +1,10 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
@@ -56,14 +58,17 @@ func parseEndpoint(text string) (*endpoint, error) {
 	if err != nil {
 		return nil, errors.New("is not a valid URL")
 	}
+	if u.Fragment != "" || strings.Contains(rest, "#") {
+		return nil, errors.New("has a #, which a URL must write as %23")
+	}
 	options, err := redis.ParseURL(u.String())
-	if err != nil {
+	if err != nil || options.DB < 0 || strings.HasPrefix(u.Path, "/-") {
 		return nil, errors.New("has a database number or an option that is not understood")
 	}
 	e := &endpoint{options: options, tls: scheme == "rediss"}
 	if scheme == "unix" {
-		if options.Addr == "" || !path.IsAbs(options.Addr) {
-			return nil, errors.New("has no absolute socket path")
+		if u.Host != "" || !path.IsAbs(options.Addr) {
+			return nil, errors.New("has no absolute socket path: unix:///path")
 		}
 		e.name = path.Clean(options.Addr)
 		options.Addr = e.name
@@ -93,6 +98,7 @@ func normalAddress(address string) (string, error) {
 	if strings.ContainsAny(host, " \t\r\n@/") {
 		return "", errors.New("has no valid host")
 	}
+	host, zone, hasZone := strings.Cut(host, "%") // the name of an interface keeps its case
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if host == "" {
 		host = "localhost"
@@ -100,23 +106,33 @@ func normalAddress(address string) (string, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		host = ip.Unmap().String()
 	}
+	if hasZone {
+		host += "%" + zone
+	}
 	return net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
 }
 
 // newClient builds the client of an endpoint, with what a lock needs: no retry
-// behind our back, no long dial, every call with a deadline, one connection.
-func (e *endpoint) newClient(c *config) *redis.Client {
+// behind our back, no long dial, every call with a deadline, one connection. What
+// the URL says for itself is kept, but for a time without limit.
+func (e *endpoint) newClient(c *config) (client *redis.Client, err error) {
+	defer func() {
+		if p := recover(); p != nil { // how the client refuses settings
+			err = fmt.Errorf("(%s) has settings, of its URL or WithClientOptions, that the client refuses: %v", e.name, p)
+		}
+	}()
 	o := e.options
 	limit := c.sendLimit()
-	o.MaxRetries = orDefault(o.MaxRetries, -1)
-	o.DialerRetries = orDefault(o.DialerRetries, 1)
-	o.DialTimeout = orDefault(o.DialTimeout, limit)
-	o.ReadTimeout = orDefault(o.ReadTimeout, limit)
-	o.WriteTimeout = orDefault(o.WriteTimeout, limit)
-	o.PoolTimeout = orDefault(o.PoolTimeout, limit)
-	o.PoolSize = orDefault(o.PoolSize, 1) // one batch in flight
-	o.PipelinePoolSize = orDefault(o.PipelinePoolSize, -1)
-	o.Protocol = orDefault(o.Protocol, 2)
+	o.MaxRetries = cmp.Or(o.MaxRetries, -1)
+	o.DialerRetries = cmp.Or(o.DialerRetries, 1)
+	o.PoolSize = cmp.Or(o.PoolSize, 1) // one batch in flight
+	o.PipelinePoolSize = cmp.Or(o.PipelinePoolSize, -1)
+	o.Protocol = cmp.Or(o.Protocol, 2)
+	for _, t := range []*time.Duration{&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout} {
+		if *t <= 0 {
+			*t = limit
+		}
+	}
 	o.WriteBufferSize = 64 << 10 // a batch in few writes
 	o.ReadBufferSize = 16 << 10
 	o.ContextTimeoutEnabled = true
@@ -143,7 +159,7 @@ func (e *endpoint) newClient(c *config) *redis.Client {
 		}
 		return conn, nil
 	}
-	return redis.NewClient(o)
+	return redis.NewClient(o), nil
 }
 
 // A noConn stands for a connection that could not be made: whoever uses it gets
@@ -172,11 +188,3 @@ type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
-
-func orDefault[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
-}

@@ -45,14 +45,33 @@ func Open(endpoints []string, opts ...Option) (*Locker, error) {
 	if l.tls != nil && !slices.ContainsFunc(parsed, func(e *endpoint) bool { return e.tls }) {
 		errs = append(errs, errors.New("WithTLSConfig: no endpoint uses it"))
 	}
+	if len(errs) == 0 {
+		errs = l.build(parsed)
+	}
 	if err := refuse(len(endpoints), "endpoint", errs); err != nil {
 		return nil, err
 	}
-	l.owned = true
-	for i, e := range parsed {
-		l.instances = append(l.instances, newInstance(l, i, e.name, e.newClient(&l.config)))
-	}
 	return l.start(), nil
+}
+
+// build builds the clients of the endpoints; none if there is a fault.
+func (l *Locker) build(endpoints []*endpoint) []error {
+	l.owned = true
+	var errs []error
+	for i, e := range endpoints {
+		c, err := e.newClient(&l.config)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("endpoint %d %w", i+1, err))
+			continue
+		}
+		l.instances = append(l.instances, newInstance(l, i, e.name, c))
+	}
+	if errs != nil {
+		for _, in := range l.instances {
+			_ = in.client.Close()
+		}
+	}
+	return errs
 }
 
 // New returns a Locker on instances whose clients the caller has built, with

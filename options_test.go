@@ -336,7 +336,7 @@ var acquires = map[string]func(*Locker, context.Context, string, time.Duration, 
 
 // requireNoLock requires that nothing is sent for such a lock, and that the error
 // says why, on one short line.
-func requireNoLock(t *testing.T, l *Locker, ctx context.Context, resource string, ttl time.Duration, why string, opts ...AcquireOption) { //nolint:revive // t comes first
+func requireNoLock(t *testing.T, l *Locker, ctx context.Context, resource string, ttl time.Duration, why string, opts ...AcquireOption) {
 	t.Helper()
 	for name, acquire := range acquires {
 		k, err := acquire(l, ctx, resource, ttl, opts...)

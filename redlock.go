@@ -129,6 +129,9 @@ func (l *Locker) newRequest(ctx context.Context, resource string, ttl time.Durat
 	if full := validity(ttl, l.driftFactor, l.driftBase); q.minValidity > full {
 		return nil, fmt.Errorf("redlock: WithMinValidity: %v is more than the %v that a ttl of %v leaves", q.minValidity, full, ttl)
 	}
+	if q.maxHold > 0 && q.minValidity > q.maxHold {
+		return nil, fmt.Errorf("redlock: WithMinValidity: %v is more than the %v of WithMaxHold", q.minValidity, q.maxHold)
+	}
 	if err := l.checkResource(resource, q.key); err != nil {
 		return nil, err
 	}

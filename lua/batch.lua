@@ -148,7 +148,7 @@ function run.r()
   local n, text = fence(F)
   if not n then return text end
   if not text then return 'f the fence key is gone' end
-  if n > tonumber(token) then return 'x' end
+  if n > tonumber(token) then return 't ' .. text end
   local done = call('SET', F, token, 'KEEPTTL')
   if done.err then return failed(done) end
   return 'g ' .. token
