@@ -390,6 +390,9 @@ func (in *instance) deliver(batch []*round, res result) {
 		if res.ambiguous && r.op.grants() {
 			in.remember(r.lock, now)
 		}
+		if res.ambiguous && r.op == opExtend && r.shorter {
+			r.lock.doubt(in.index)
+		}
 		if res.ambiguous && r.op == opRelease && a.vote == refused {
 			a = answer{vote: granted} // perhaps an earlier copy deleted it: it is no sign of a loss
 		}

@@ -138,9 +138,6 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	t := r.tally
 	r.healing = t.outcome() == won
 	absent, reason := r.absentLocked(), r.lostReasonLocked()
-	if r.shorter {
-		k.doubtLocked(r)
-	}
 	r.mu.Unlock()
 
 	switch {
@@ -200,17 +197,6 @@ func (k *Lock) confirm(asked window, number int) error {
 		k.setWindowLocked(asked)
 	}
 	return nil
-}
-
-// doubtLocked notes the instances that did not answer to an extend which brings
-// the expiry nearer: it may reach them after a later one, and undo that. They
-// confirm no extend of this lock any more.
-func (k *Lock) doubtLocked(r *round) {
-	for i, v := range r.votes {
-		if v == pending || v == failed {
-			k.unsure.Or(1 << i)
-		}
-	}
 }
 
 // heal gives the lock back to an instance that lost its key, in a round whose
@@ -395,7 +381,10 @@ func (k *Lock) longest() time.Duration { return time.Duration(k.lease.Load()) }
 func (k *Lock) touched(i int)      { k.onIt.Or(1 << i) }
 func (k *Lock) mayBeOn(i int) bool { return k.onIt.Load()&(1<<i) != 0 }
 
-// unsureOf reports whether an extend to a shorter ttl may still reach instance i.
+// doubt notes that an extend to a shorter ttl may still reach instance i, after a
+// later one, and undo that: i confirms no extend of this lock any more. unsureOf
+// reports whether it is so.
+func (k *Lock) doubt(i int)         { k.unsure.Or(1 << i) }
 func (k *Lock) unsureOf(i int) bool { return k.unsure.Load()&(1<<i) != 0 }
 
 // list notes that the lock is on the clean-up list of instance i; listed reports
