@@ -53,6 +53,10 @@ func lockKeys(t testing.TB, s *redistest.Server) []string {
 func requireNoKeys(t testing.TB, servers []*redistest.Server) {
 	t.Helper()
 	for _, s := range servers {
+		require.Eventually(t, func() bool { // it may have been restarted, and be loading
+			_, err := s.Do("PING")
+			return err == nil
+		}, 10*time.Second, 5*time.Millisecond)
 		require.Eventually(t, func() bool { return len(lockKeys(t, s)) == 0 }, 5*time.Second, 5*time.Millisecond,
 			"keys left on %s: %v", s.Addr(), lockKeys(t, s))
 	}
