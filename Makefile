@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help test race lint bench demo ci
+.PHONY: help test race lint soak bench demo ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,8 +13,12 @@ race: ## all tests with the race detector, in random order
 lint: ## formatting, vet and the linters, at the versions that CI uses
 	.ci/run fmt vet lint
 
-bench: ## the benchmarks
-	cd bench && go test -run '^$$' -bench . -benchmem ./...
+soak: ## the tests of faults, for minutes instead of seconds
+	REDLOCK_SOAK=5m go test -race -count=1 -timeout 20m -run TestSoak -v .
+	REDLOCK_TOKENS=3m go test -count=1 -timeout 30m -run TestTokensGrow -v ./chaos
+
+bench: ## the library beside its peers, on servers that it starts
+	cd bench && go run .
 
 demo: ## a lock at work, without any Redis installed
 	go run ./cmd/redlock demo
