@@ -141,6 +141,7 @@ func (in *instance) cleanUp(now time.Time) {
 	res := in.exchange(in.batch, now)
 	in.deliver(in.batch, res)
 
+	now = in.locker.now()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for i, o := range picked {

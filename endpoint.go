@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -62,13 +64,13 @@ func parseEndpoint(text string) (*endpoint, error) {
 		return nil, errors.New("has a #, which a URL must write as %23")
 	}
 	options, err := redis.ParseURL(u.String())
-	if err != nil || options.DB < 0 || strings.HasPrefix(u.Path, "/-") {
+	if err != nil || options.DB < 0 || scheme != "unix" && strings.HasPrefix(u.Path, "/-") {
 		return nil, errors.New("has a database number or an option that is not understood")
 	}
 	e := &endpoint{options: options, tls: scheme == "rediss"}
 	if scheme == "unix" {
-		if u.Host != "" || !path.IsAbs(options.Addr) {
-			return nil, errors.New("has no absolute socket path: unix:///path")
+		if u.Host != "" || !path.IsAbs(options.Addr) || !printable(options.Addr) {
+			return nil, errors.New("has no absolute socket path of printable characters: unix:///path")
 		}
 		e.name = path.Clean(options.Addr)
 		options.Addr = e.name
@@ -95,7 +97,7 @@ func normalAddress(address string) (string, error) {
 	if err != nil || n == 0 {
 		return "", errors.New("has no valid port number")
 	}
-	if strings.ContainsAny(host, " \t\r\n@/") {
+	if !printable(host) || strings.ContainsAny(host, " @/") {
 		return "", errors.New("has no valid host")
 	}
 	host, zone, hasZone := strings.Cut(host, "%") // the name of an interface keeps its case
@@ -110,6 +112,11 @@ func normalAddress(address string) (string, error) {
 		host += "%" + zone
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
+}
+
+// printable reports whether s can be shown in a line of text as it is.
+func printable(s string) bool {
+	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
 // newClient builds the client of an endpoint, with what a lock needs: no retry

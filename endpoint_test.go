@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -97,6 +99,34 @@ func TestEveryFormOfAnEndpoint(t *testing.T) {
 		require.Equal(t, c.password, o.Password, "%q", c.text)
 		require.Equal(t, c.tls, o.TLSConfig != nil, "%q", c.text)
 	}
+}
+
+// A socket is a file, and may have any name.
+func TestASocketMayHaveAnyName(t *testing.T) {
+	for text, name := range map[string]string{
+		"unix:///-run/-redis":           "/-run/-redis",
+		"unix:///run/a%23b%3Fc":         "/run/a#b?c",
+		"unix:///run/redis@1.sock":      "/run/redis@1.sock",
+		"unix:///run/a%20b.sock?db=1":   "/run/a b.sock",
+		"unix://me:pw@/run/6379:1.sock": "/run/6379:1.sock",
+	} {
+		t.Run(text, func(t *testing.T) { require.Equal(t, name, opened(t, []string{text}).instances[0].name) })
+	}
+}
+
+// Names are in every error, and an error is one line of text.
+func TestNamesAreText(t *testing.T) {
+	var odd []string
+	for _, c := range []string{"\x00", "\x07", "\n", "\v", "\f", "\r", "\x1b", "\x7f", "\u0085", "\u2028"} {
+		for _, text := range []string{"h" + c + "h:6379", "redis://h" + c + "h:6379", "unix:///run/" + url.PathEscape(c) + ".sock"} {
+			_, err := Open([]string{text, text}) // refused as a duplicate, or for itself
+			require.Error(t, err)
+			if strings.ContainsFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }) {
+				odd = append(odd, err.Error())
+			}
+		}
+	}
+	require.Empty(t, odd, "%q", odd)
 }
 
 // The zone of an address is the name of an interface, and those have a case.

@@ -19,6 +19,7 @@ import (
 // Limits of one instance.
 const (
 	maxBatch   = 500         // operations in one script: keeps the server's pause near 1 ms
+	maxBytes   = 1 << 20     // in one script, about: of operations on long resources
 	maxQueue   = 20_000      // operations waiting; one more is a failed vote at once
 	sendLimit  = time.Second // a connection is given up so long after sending
 	probeFirst = 10 * time.Millisecond
@@ -143,7 +144,7 @@ func (in *instance) run() {
 		runtime.Gosched()
 		now := in.locker.now()
 		switch {
-		case in.take():
+		case in.take(now):
 			in.deliver(in.batch, in.exchange(in.batch, now))
 			continue
 		case in.ended(now):
@@ -220,19 +221,22 @@ func (in *instance) chores(now time.Time) time.Duration {
 
 // take moves the next batch from the queue to in.batch and reports whether
 // there is one. An operation that nobody wants any more, of an owner that gave
-// the lock up, stays here: it is not sent after that owner's Release returned.
-func (in *instance) take() bool {
+// the lock up or let it expire, stays here: it is not sent after that owner's
+// Release returned, and a forgotten lock is not granted after its end.
+func (in *instance) take(now time.Time) bool {
 	in.mu.Lock()
 	in.batch = in.batch[:0]
 	var unwanted []*round
-	n, sharded := 0, in.sharded.Load()
+	n, size, sharded := 0, 0, in.sharded.Load()
 	for _, r := range in.queue {
-		if len(in.batch) == maxBatch || sharded && len(in.batch) > 0 && r.lock.key != in.batch[0].lock.key {
+		size += r.size()
+		if len(in.batch) > 0 &&
+			(len(in.batch) == maxBatch || size > maxBytes || sharded && r.lock.key != in.batch[0].lock.key) {
 			break
 		}
 		n++
 		switch {
-		case r.op != opRelease && r.lock.over():
+		case r.op != opRelease && !r.lock.wanted(now):
 			unwanted = append(unwanted, r)
 			continue
 		case r.op.grants():
@@ -269,6 +273,7 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 	defer in.setSentAt(time.Time{})
 
 	reply, err := in.call(batch, "evalsha", batchSHA)
+	again := in.script.written > 1
 	if isReply(err) && strings.HasPrefix(err.Error(), "NOSCRIPT") {
 		// Nothing was run: the server was restarted or its scripts were flushed.
 		reply, err = in.call(batch, "eval", batchText)
@@ -278,13 +283,13 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 		return in.exchangeEach(batch, now)
 	}
 	var noDial *dialError
-	if errors.As(err, &noDial) {
-		in.script.written = 0
+	if errors.As(err, &noDial) && in.script.written == 1 {
+		in.script.written = 0 // to nowhere
 	}
 	res := result{lines: reply, err: in.explain(err)}
 	// Written more than once: the client tried again behind our back, and an
 	// earlier copy may still be under way.
-	res.ambiguous = in.script.written > 1
+	res.ambiguous = again || in.script.written > 1
 	switch {
 	case err == nil:
 		in.failures = 0
@@ -293,7 +298,7 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 	case isReply(err) && in.script.written > 0:
 		in.failures = 0 // the instance is there, and refuses
 	default:
-		res.ambiguous = in.script.written > 0
+		res.ambiguous = again || in.script.written > 0
 		in.failures++
 		// A broken connection says little of the instance; no new connection,
 		// silence, or a second broken one does.
@@ -393,8 +398,12 @@ func (in *instance) deliver(batch []*round, res result) {
 		if res.ambiguous && r.op == opExtend && r.shorter {
 			r.lock.doubt(in.index)
 		}
-		if res.ambiguous && r.op == opRelease && a.vote == refused {
-			a = answer{vote: granted} // perhaps an earlier copy deleted it: it is no sign of a loss
+		if r.op == opRelease && a.vote == refused && (res.ambiguous || r.lock.listed(in.index)) {
+			// An earlier copy or the clean-up may have deleted it: no sign of a loss.
+			a = answer{vote: granted}
+		}
+		if r.op == opAcquire && res.err != nil && !res.ambiguous {
+			r.lock.untouched(in.index) // the server refused the batch, or never saw it
 		}
 		if a.vote == failed {
 			in.undelivered(r, now)

@@ -152,10 +152,15 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	case t.gone():
 		return k.lose(reason, r.quorumError(ErrLost))
 	}
-	if err := k.whyEnded(); err != nil {
-		return err // released in the meantime, or the window is over
+	// Released in the meantime, or the window is over?
+	switch err := k.whyEnded(); {
+	case err == nil:
+		return r.reason(ctx, ErrNoQuorum)
+	case ctx.Err() == nil:
+		return err
+	default:
+		return &endedError{op: "extend", resource: k.resource, ctx: ctx, last: err}
 	}
-	return r.reason(ctx, ErrNoQuorum)
 }
 
 // startExtend sends an extend, and returns the window that it asks for.
@@ -360,9 +365,6 @@ func (k *Lock) heldTooLong(now time.Time) bool {
 	return k.maxHold > 0 && elapsed(k.asked, now) >= k.maxHold
 }
 
-// over reports whether the lock was given up.
-func (k *Lock) over() bool { return k.phase.Load() == over }
-
 // wanted reports whether the keys of the lock have a use at now.
 func (k *Lock) wanted(now time.Time) bool {
 	switch k.phase.Load() {
@@ -377,8 +379,10 @@ func (k *Lock) wanted(now time.Time) bool {
 // longest returns the longest ttl that the lock was asked for.
 func (k *Lock) longest() time.Duration { return time.Duration(k.lease.Load()) }
 
-// touched notes that instance i is sent a grant; mayBeOn reports whether it was.
+// touched notes that instance i is sent a grant, and untouched that it has not
+// got it; mayBeOn reports whether it may have.
 func (k *Lock) touched(i int)      { k.onIt.Or(1 << i) }
+func (k *Lock) untouched(i int)    { k.onIt.And(^uint64(1 << i)) }
 func (k *Lock) mayBeOn(i int) bool { return k.onIt.Load()&(1<<i) != 0 }
 
 // doubt notes that an extend to a shorter ttl may still reach instance i, after a
@@ -400,11 +404,11 @@ var (
 
 // abandon gives up a lock whose round was not won, and releases it everywhere, in
 // the background.
-func (k *Lock) abandon() {
+func (k *Lock) abandon(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.phase.Store(over)
-	k.sendRelease(context.Background(), k.locker.now()).leave()
+	k.sendRelease(ctx, k.locker.now()).leave()
 }
 
 // close gives the lock up for a Locker that closes, and returns the release that

@@ -203,7 +203,7 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 	}
 	if a.lock == nil {
 		a.round.linger(ctx)
-		k.abandon()
+		k.abandon(ctx)
 	}
 	return a
 }
@@ -294,7 +294,7 @@ func (l *Locker) askSource(ctx context.Context, q *request, k *Lock) (token uint
 
 // limit returns how long a round that starts at now may take.
 func (q *request) limit(l *Locker, now time.Time) time.Duration {
-	limit := min(l.voteLimit(q.ttl), validity(q.ttl, l.driftFactor, l.driftBase))
+	limit := l.voteLimit(q.ttl)
 	if q.maxWait > 0 {
 		limit = min(limit, q.maxWait-elapsed(q.start, now))
 	}

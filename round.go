@@ -131,13 +131,13 @@ func (r *round) answer(in *instance, a answer) {
 	}
 }
 
-// skip counts an instance that was not asked because the lock is given up. If
-// nobody waits for its vote, it stays pending.
+// skip counts an instance that was not asked because the lock is given up or has
+// expired. That of an acquire for which nobody waits any more stays pending.
 func (r *round) skip(in *instance) {
 	r.mu.Lock()
 	waiting := r.waiting
 	r.mu.Unlock()
-	if waiting {
+	if waiting || r.op != opAcquire {
 		r.answer(in, answer{vote: failed, err: errGivenUp})
 	}
 }

@@ -60,6 +60,9 @@ func (r *round) appendKeys(args []any) []any {
 	return args
 }
 
+// size returns about how many bytes r's operation takes in a batch.
+func (r *round) size() int { return 128 + len(r.lock.key) + len(r.lock.fence) }
+
 // appendArgs appends the ARGV of r's operation.
 func (r *round) appendArgs(args []any) []any {
 	args = append(args, &letters[r.op], &r.lock.owner)

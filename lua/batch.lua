@@ -89,10 +89,11 @@ local function keep_on(L, F, ttl, keep, token, text, shorter)
     done = call('PEXPIRE', F, keep)
     if type(done) == 'table' then return failed(done) end
   end
-  if later then
-    done = call('PEXPIRE', L, ttl)
-    if type(done) == 'table' then return failed(done) end
-  end
+  -- Where nothing is to change, it is written all the same: a replica that has the
+  -- lock, and can't hold it, must not confirm.
+  if later then left = ttl end
+  done = call('PEXPIRE', L, left)
+  if type(done) == 'table' then return failed(done) end
   return 'g ' .. token
 end
 
