@@ -18,8 +18,8 @@ const (
 // its grants ambiguous: the request may sit in a socket buffer and run when the
 // server resumes, even after a release that was sent on a new connection. So an
 // owner stays on the list until releases were answered twice, at least a second
-// apart, on connections that were opened after the break: what was in a buffer
-// before the first has run before the second. The ttl is no limit while the
+// apart, after the break: what was in a buffer before the first has run before the
+// second. The ttl is no limit while the
 // server says nothing.
 //
 // An owner that still holds its lock stays on the list untouched.
@@ -31,8 +31,9 @@ type leftovers struct {
 
 type leftover struct {
 	lock     *Lock
-	since    time.Time
-	answered time.Time // when the first release was answered; zero before
+	tried    time.Time // when the last release was sent
+	answered time.Time // when the first one was answered; zero before
+	refused  time.Time // when the instance first would not delete; zero before
 	done     bool
 }
 
@@ -53,7 +54,7 @@ func (l *leftovers) work(now time.Time) bool {
 // broken forgets what was answered: a connection has broken since.
 func (l *leftovers) broken() {
 	for _, o := range l.list {
-		o.answered = time.Time{}
+		o.answered, o.refused = time.Time{}, time.Time{}
 	}
 }
 
@@ -63,13 +64,14 @@ func (l *leftovers) pick(n int, now time.Time) []*leftover {
 	var picked []*leftover
 	l.next = now.Add(cleanInterval)
 	for _, o := range l.list {
-		if o.lock.wanted(now) || now.Sub(o.answered) < cleanInterval {
+		if now.Sub(o.tried) < cleanInterval || !o.lock.claim(now) {
 			continue
 		}
 		if len(picked) == n {
 			l.next = now
 			break
 		}
+		o.tried = now
 		picked = append(picked, o)
 	}
 	return picked
@@ -87,31 +89,47 @@ func (o *leftover) settle(v vote, now time.Time) {
 		o.done = true
 	case v != failed:
 		o.answered = now
-	case now.Sub(o.since) > o.lock.longest()+cleanInterval:
+	case o.refused.IsZero():
+		o.refused = now
+	case now.Sub(o.refused) > o.lock.longest()+cleanInterval:
 		// It answers, refuses to delete, and what it had has expired.
 		o.done = true
 	}
+}
+
+// unclean returns how many owners are left that nobody wants any more.
+func (in *instance) unclean(now time.Time) int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := 0
+	for _, o := range in.leftovers.list {
+		if !o.lock.wanted(now) {
+			n++
+		}
+	}
+	return n
 }
 
 // remember puts lock on the clean-up list.
 func (in *instance) remember(lock *Lock, now time.Time) {
 	in.mu.Lock()
 	l := &in.leftovers
-	full := len(l.list) >= maxLeftovers
+	dropped := 0
 	switch {
 	case lock.listed(in.index):
-	case full:
+	case len(l.list) >= maxLeftovers:
 		l.dropped++
+		dropped = l.dropped
 	default:
 		lock.list(in.index)
 		if len(l.list) == 0 {
 			l.next = now
 		}
-		l.list = append(l.list, &leftover{lock: lock, since: now})
+		l.list = append(l.list, &leftover{lock: lock})
 	}
 	in.mu.Unlock()
-	if full {
-		in.locker.observeInstance(in, CleanUpOverflow, fmt.Errorf("more than %d owners to clean up", maxLeftovers))
+	if dropped > 0 {
+		in.locker.observeInstance(in, CleanUpOverflow, fmt.Errorf("%d owners beyond the %d that can be remembered", dropped, maxLeftovers))
 	}
 	in.signal()
 }
@@ -119,7 +137,7 @@ func (in *instance) remember(lock *Lock, now time.Time) {
 // cleanUp sends one batch of releases.
 func (in *instance) cleanUp(now time.Time) {
 	n := maxBatch
-	if in.sharded.Load() {
+	if in.sharded.Load() || in.alone > 0 {
 		n = 1
 	}
 	in.mu.Lock()
@@ -139,6 +157,12 @@ func (in *instance) cleanUp(now time.Time) {
 		in.batch = append(in.batch, r)
 	}
 	res := in.exchange(in.batch, now)
+	if res.again {
+		res = in.exchange(in.batch, now)
+	}
+	if res.again {
+		res = result{err: errPending} // next time, one by one
+	}
 	in.deliver(in.batch, res)
 
 	now = in.locker.now()

@@ -5,77 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/hashicorp/go-multierror"
 )
 
 // closeGrace is how long Close waits for workers beyond its limit.
-const closeGrace = 250 * time.Millisecond
+const closeGrace = 200 * time.Millisecond
 
-// enter begins a call; it fails once Close has begun.
-func (l *Locker) enter() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.isShut {
-		return ErrClosed
-	}
-	l.inside++
-	return nil
-}
-
-// exit ends a call.
-func (l *Locker) exit() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.inside--
-	if l.isShut && l.inside == 0 {
-		close(l.left)
-	}
-}
-
-// register puts k on the list of held locks. It takes two others off that their
-// holders forgot and that have expired, if it comes across them: so the list
-// stays short without a goroutine that looks after it.
-func (l *Locker) register(k *Lock, now time.Time) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.isShut {
-		return ErrClosed
-	}
-	k.next, k.prev = &l.locks, l.locks.prev
-	k.prev.next, k.next.prev = k, k
-	for range 2 {
-		old := l.sweep
-		l.sweep = old.next
-		if old != &l.locks && !old.wanted(now) {
-			l.unlinkLocked(old)
-		}
-	}
-	return nil
-}
-
-// forget takes k off the list of held locks.
-func (l *Locker) forget(k *Lock) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unlinkLocked(k)
-}
-
-func (l *Locker) unlinkLocked(k *Lock) {
-	if k.next == nil {
-		return
-	}
-	if l.sweep == k {
-		l.sweep = k.next
-	}
-	k.prev.next, k.next.prev = k.next, k.prev
-	k.next, k.prev = nil, nil
-}
+// maxCloseErrors is how many locks that it could not release Close names.
+const maxCloseErrors = 10
 
 // Close releases all locks that are held, waits for the clean-up of what failed
 // rounds left behind, and ends the Locker. It returns within the instance
-// time-out (1 s by default) and a little, also when instances hang; what it could
-// not do is its error. Calls in progress and later ones return [ErrClosed].
+// time-out (1 s by default) and a little, also when instances hang. Its error names
+// the locks that no majority let go of; what a minority still has ends with its ttl. Calls in progress and later ones return [ErrClosed].
 // Clients that the caller brought stay open. Close again returns the same.
 func (l *Locker) Close() error {
 	l.mu.Lock()
@@ -85,10 +26,9 @@ func (l *Locker) Close() error {
 		return l.closeErr
 	}
 	l.isShut = true
-	close(l.closing)
-	if l.inside == 0 {
-		close(l.left)
-	}
+	l.inside.Add(shutting + 1)
+	l.exit() // itself: the last one out may be it
+	l.shut(ErrClosed)
 	var locks []*Lock
 	for k := l.locks.next; k != &l.locks; k = k.next {
 		locks = append(locks, k)
@@ -96,7 +36,8 @@ func (l *Locker) Close() error {
 	l.mu.Unlock()
 	defer close(l.closed)
 
-	ctx, cancel := context.WithTimeout(context.Background(), l.closeLimit())
+	// The second release of the clean-up list is sent a second after the first.
+	ctx, cancel := context.WithTimeout(context.Background(), l.closeLimit()+closeGrace)
 	defer cancel()
 	errs := l.releaseAll(ctx, locks)
 	select {
@@ -116,9 +57,10 @@ func (l *Locker) Close() error {
 // releaseAll releases locks in parallel.
 func (l *Locker) releaseAll(ctx context.Context, locks []*Lock) []error {
 	var errs []error
+	failed := 0
 	rounds := make([]*round, 0, len(locks))
 	for _, k := range locks {
-		if r := k.close(); r != nil {
+		if r := k.shut(); r != nil {
 			rounds = append(rounds, r)
 		}
 	}
@@ -128,9 +70,15 @@ func (l *Locker) releaseAll(ctx context.Context, locks []*Lock) []error {
 		t := r.tally
 		r.mu.Unlock()
 		if t.granted+t.refused < t.quorum() {
-			errs = append(errs, r.quorumError(ErrNoQuorum))
+			failed++
+			if len(errs) < maxCloseErrors {
+				errs = append(errs, r.quorumError(ErrNoQuorum))
+			}
 		}
 		r.leave()
+	}
+	if failed > len(errs) {
+		errs = append(errs, fmt.Errorf("and %d more locks", failed-len(errs)))
 	}
 	return errs
 }
@@ -166,6 +114,9 @@ func (l *Locker) stop(ctx context.Context) []error {
 	for _, in := range l.instances {
 		select {
 		case <-in.done:
+			if n := in.unclean(l.now()); n > 0 {
+				l.observeInstance(in, CleanUpLeft, fmt.Errorf("%d owners", n))
+			}
 			continue
 		case <-timer.C:
 			timer.Reset(0)
@@ -176,11 +127,3 @@ func (l *Locker) stop(ctx context.Context) []error {
 }
 
 var errStuck = errors.New("a call has not come back from its client")
-
-// joinFaults returns errs as one error of one line; nil if there is none.
-func joinFaults(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return &multierror.Error{Errors: errs, ErrorFormat: oneLine}
-}

@@ -62,6 +62,11 @@ func (w window) remaining(now time.Time) time.Duration {
 	return w.length - elapsed(w.start, now)
 }
 
+// stepped reports whether w is over on the wall clock alone.
+func (w window) stepped(now time.Time) bool {
+	return w.remaining(now) <= 0 && now.Sub(w.start) < w.length
+}
+
 // end returns the end of w as a wall instant, to show.
 func (w window) end() time.Time { return w.start.Round(0).Add(w.length) }
 

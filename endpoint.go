@@ -120,9 +120,11 @@ func printable(s string) bool {
 }
 
 // newClient builds the client of an endpoint, with what a lock needs: no retry
-// behind our back, no long dial, every call with a deadline, one connection. What
-// the URL says for itself is kept, but for a time without limit.
-func (e *endpoint) newClient(c *config) (client *redis.Client, err error) {
+// behind our back, no long dial, and none beyond life, every call with a deadline,
+// one connection. What
+// the URL says for itself is kept, but for times that are longer than a batch may
+// take.
+func (e *endpoint) newClient(life context.Context, c *config) (client *redis.Client, err error) {
 	defer func() {
 		if p := recover(); p != nil { // how the client refuses settings
 			err = fmt.Errorf("(%s) has settings, of its URL or WithClientOptions, that the client refuses: %v", e.name, p)
@@ -135,7 +137,7 @@ func (e *endpoint) newClient(c *config) (client *redis.Client, err error) {
 	o.PoolSize = cmp.Or(o.PoolSize, 1) // one batch in flight
 	o.PipelinePoolSize = cmp.Or(o.PipelinePoolSize, -1)
 	o.Protocol = cmp.Or(o.Protocol, 2)
-	for _, t := range []*time.Duration{&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout} {
+	for _, t := range []*time.Duration{&o.DialTimeout, &o.PoolTimeout} {
 		if *t <= 0 {
 			*t = limit
 		}
@@ -155,11 +157,19 @@ func (e *endpoint) newClient(c *config) (client *redis.Client, err error) {
 	for _, f := range c.clientOptions {
 		f(o)
 	}
+	for _, t := range []*time.Duration{&o.ReadTimeout, &o.WriteTimeout} {
+		if *t <= 0 || *t > limit {
+			*t = limit
+		}
+	}
 	dial := o.Dialer
 	if dial == nil {
 		dial = redis.NewDialer(o)
 	}
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(life, cancel)() // the client dials on a context of its own
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return noConn{&dialError{err}}, nil

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-multierror"
 )
@@ -66,11 +68,11 @@ func (e *QuorumError) Unwrap() []error {
 // An InstanceError is what one instance answered, or why it did not.
 type InstanceError struct {
 	Instance string // its name, never with a password
-	Op       string // "acquire", "raise", "extend" or "release"
+	Op       string // "acquire", "raise", "extend", "release" or "close"
 	Err      error
 }
 
-func (e *InstanceError) Error() string { return e.Instance + ": " + e.Err.Error() }
+func (e *InstanceError) Error() string { return e.Instance + ": " + line(e.Err.Error()) }
 
 // Unwrap returns the cause.
 func (e *InstanceError) Unwrap() error { return e.Err }
@@ -101,8 +103,11 @@ type LostError struct {
 func (e *LostError) Error() string {
 	s := fmt.Sprintf("%v: %s: %s", ErrLost, quote(e.Resource), e.Reason)
 	var votes *QuorumError
-	if errors.As(e.cause, &votes) {
+	switch {
+	case errors.As(e.cause, &votes):
 		s += ": " + votes.votes()
+	case e.cause != nil && !errors.Is(e.cause, ErrClosed):
+		s += ": " + e.cause.Error()
 	}
 	return s
 }
@@ -135,10 +140,10 @@ type endedError struct {
 func (e *endedError) Error() string {
 	s := fmt.Sprintf("redlock: %s %s: %v", e.op, quote(e.resource), e.ctx.Err())
 	if cause := context.Cause(e.ctx); !errors.Is(cause, e.ctx.Err()) {
-		s += " (" + cause.Error() + ")"
+		s += " (" + line(cause.Error()) + ")"
 	}
 	if e.last != nil {
-		s += "; before that: " + strings.TrimPrefix(e.last.Error(), "redlock: ")
+		s += "; before that: " + trim(e.last)
 	}
 	return s
 }
@@ -164,7 +169,41 @@ func quote(s string) string {
 func oneLine(errs []error) string {
 	texts := make([]string, len(errs))
 	for i, err := range errs {
-		texts[i] = err.Error()
+		texts[i] = trim(err)
 	}
 	return strings.Join(texts, "; ")
 }
+
+// trim returns the text of err without the name of the package.
+func trim(err error) string { return strings.TrimPrefix(line(err.Error()), "redlock: ") }
+
+// line returns s on one line.
+func line(s string) string { return strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ").Replace(s) }
+
+// joinFaults returns errs as one error of one line; nil if there is none.
+func joinFaults(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return &multierror.Error{Errors: errs, ErrorFormat: oneLine}
+}
+
+// A timeoutError is the failed vote of an instance that said nothing in time.
+// It matches os.ErrDeadlineExceeded; never context.DeadlineExceeded, which is
+// for the caller's own deadline.
+type timeoutError struct{ limit time.Duration }
+
+func (e *timeoutError) Error() string        { return fmt.Sprintf("no answer within %v", e.limit) }
+func (e *timeoutError) Timeout() bool        { return true }
+func (e *timeoutError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+// A leaseError is the refusal of an instance on which another owner holds the
+// lock.
+type leaseError struct{ left time.Duration }
+
+func newLeaseError(ms int64) error {
+	return &leaseError{milliseconds(ms)}
+}
+
+func (e *leaseError) Error() string { return fmt.Sprintf("%v for %v more", errForeign, e.left) }
+func (e *leaseError) Unwrap() error { return errForeign }

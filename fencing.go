@@ -90,6 +90,9 @@ func (s *seeds) learn(fence uint64, now time.Time) {
 	ahead := time.Duration(int64(fence)-now.UnixMicro()) * time.Microsecond //nolint:gosec // below 2^53
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if now.Before(s.at) {
+		now = s.at // a round that took longer than the last one
+	}
 	if ahead > s.leadLocked(now) {
 		s.lead, s.at = min(ahead, maxLead), now
 	}
@@ -137,12 +140,21 @@ func (g *sourceGuard) token(ctx context.Context, resource string) (uint64, error
 	select {
 	case r := <-replies:
 		if r.err != nil {
-			return 0, r.err
+			return 0, notTheCallers(r.err)
 		}
 		return r.token, g.check(resource, r.token)
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
+}
+
+// notTheCallers hides that err is a context's error: it is not the caller's
+// context that ended.
+func notTheCallers(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return errors.New(err.Error())
+	}
+	return err
 }
 
 // check remembers token, or says why it is none.

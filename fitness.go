@@ -19,7 +19,10 @@ import (
 // guard, so far that clients with a right clock could not follow once the fence
 // is forgotten.
 
-const proofInterval = time.Second // between two looks at an instance that failed
+const (
+	proofInterval = time.Second // between two looks at an instance that failed
+	proofAge      = time.Minute // and at one that did not: a connection can escape the count
+)
 
 // prove checks the instance if there is a new connection since the last time, or
 // if it failed then. It costs a round trip for each connection and nothing for an
@@ -30,7 +33,11 @@ func (in *instance) prove(now time.Time) {
 		return
 	}
 	dials := in.dials.n.Load()
-	if dials == in.proved && (in.unfit == nil || now.Sub(in.provedAt) < proofInterval) {
+	age := now.Sub(in.provedAt)
+	switch {
+	case in.unfit != nil && age < proofInterval:
+		return
+	case in.unfit == nil && in.proved == dials && age < proofAge:
 		return
 	}
 	in.provedAt = now
@@ -42,8 +49,10 @@ func (in *instance) prove(now time.Time) {
 	switch {
 	case isReply(err):
 		// It may not tell, or does not know: nothing can be proved or disproved.
-		l.observeInstance(in, ClockUnknown, err)
-		in.proved, in.unfit = dials, nil
+		if !in.clockless {
+			l.observeInstance(in, ClockUnknown, err)
+		}
+		in.proved, in.unfit, in.clockless = dials, nil, true
 	case err != nil:
 		in.unfit = fmt.Errorf("its clock could not be asked: %w", in.explain(err))
 	default:
@@ -103,6 +112,7 @@ func countDials(c *redis.Client) *dialCount {
 	d := dialCounts.of[key]
 	if d == nil {
 		d = &dialCount{}
+		d.n.Store(1) // there may be connections already
 		c.AddHook(d)
 		dialCounts.of[key] = d
 		runtime.AddCleanup(c, func(key weak.Pointer[redis.Client]) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,16 +62,20 @@ type instance struct {
 	done chan struct{} // closed when the worker has ended
 
 	// Of the worker alone.
-	batch    []*round
-	args     []any
-	numKeys  int
-	script   scriptArg
-	failures int           // broken connections in a row
-	proved   uint64        // the connections when the instance last proved itself
-	provedAt time.Time     // when it was last asked to
-	unfit    error         // why its votes do not count; nil if they do
-	probeAt  time.Time     // when to try again, while down
-	backoff  time.Duration // between probes
+	batch     []*round
+	args      []any
+	numKeys   int
+	script    scriptArg
+	failures  int           // broken connections in a row
+	proved    uint64        // the connections when the instance last proved itself
+	provedAt  time.Time     // when it was last asked to
+	sendText  bool          // the next batch goes with the text of the script
+	alone     int           // how many operations are to be sent each in a batch of its own
+	cold      bool          // no answer yet on the connection
+	clockless bool          // it does not tell its time
+	unfit     error         // why its votes do not count; nil if they do
+	probeAt   time.Time     // when to try again, while down
+	backoff   time.Duration // between probes
 }
 
 func newInstance(l *Locker, index int, name string, client redis.UniversalClient) *instance {
@@ -78,16 +83,20 @@ func newInstance(l *Locker, index int, name string, client redis.UniversalClient
 		locker: l, name: name, index: index,
 		wake: make(chan struct{}, 1),
 		done: make(chan struct{}),
+		cold: true,
 	}
-	switch c := client.(type) {
-	case *redis.Client:
+	in.client = client
+	c, plain := client.(*redis.Client)
+	switch {
+	case !plain:
+		in.sharded.Store(true)
+	case !l.owned:
 		// Shares the pool of the client, and bounds what its owner may have left
 		// unbounded: the call that is out comes back.
 		in.client = c.WithTimeout(l.sendLimit())
-		in.dials = countDials(c)
+		fallthrough
 	default:
-		in.client = client
-		in.sharded.Store(true)
+		in.dials = countDials(c)
 	}
 	return in
 }
@@ -96,7 +105,7 @@ func newInstance(l *Locker, index int, name string, client redis.UniversalClient
 // or has been silent for too long, is an error at once.
 func (in *instance) enqueue(r *round, now time.Time) error {
 	in.mu.Lock()
-	err := in.acceptsLocked(now)
+	err := in.acceptsLocked(r, now)
 	if err == nil {
 		in.queue = append(in.queue, r)
 	}
@@ -109,7 +118,7 @@ func (in *instance) enqueue(r *round, now time.Time) error {
 
 var errQueueFull = fmt.Errorf("more than %d operations are waiting", maxQueue)
 
-func (in *instance) acceptsLocked(now time.Time) error {
+func (in *instance) acceptsLocked(r *round, now time.Time) error {
 	switch {
 	case in.closed:
 		return ErrClosed
@@ -119,7 +128,7 @@ func (in *instance) acceptsLocked(now time.Time) error {
 		// Only a client with time-outs of its own gets here: the call has not
 		// come back, and the worker with it.
 		return &timeoutError{in.locker.sendLimit()}
-	case len(in.queue) >= maxQueue:
+	case len(in.queue) >= maxQueue && r.op != opRelease: // there are no more of those than of grants
 		return errQueueFull
 	}
 	return nil
@@ -132,8 +141,8 @@ func (in *instance) signal() {
 	}
 }
 
-// run is the worker: one batch after the other, and in between the chores
-// (a probe while the instance is down, the clean-up list).
+// run is the worker: at each turn at most one chore and one batch, so that
+// neither waits for the other for long.
 func (in *instance) run() {
 	defer close(in.done)
 	timer := time.NewTimer(never)
@@ -143,22 +152,46 @@ func (in *instance) run() {
 		// letting them run first makes the batch several times larger.
 		runtime.Gosched()
 		now := in.locker.now()
+		busy := in.chore(now)
+		if in.take(now) {
+			in.process(now)
+			continue
+		}
 		switch {
-		case in.take(now):
-			in.deliver(in.batch, in.exchange(in.batch, now))
+		case busy:
 			continue
 		case in.ended(now):
 			return
 		}
-		due := in.chores(now)
-		if due == 0 {
-			continue
-		}
-		timer.Reset(due)
+		timer.Reset(in.idle(now))
 		select {
 		case <-in.wake:
 		case <-timer.C:
 		}
+	}
+}
+
+// process sends in.batch and hands out the answers.
+func (in *instance) process(now time.Time) {
+	res := in.exchange(in.batch, now)
+	if res.again {
+		in.requeue(in.batch)
+		return
+	}
+	in.deliver(in.batch, res)
+}
+
+// requeue puts a batch that was not run back to the head of the queue: what its
+// owners have given up since is not sent.
+func (in *instance) requeue(batch []*round) {
+	in.mu.Lock()
+	closed := in.closed
+	if !closed {
+		in.queue = append(slices.Clone(batch), in.queue...)
+	}
+	in.mu.Unlock()
+	if closed {
+		in.deliver(batch, result{err: ErrClosed, notRun: true})
 	}
 }
 
@@ -195,28 +228,38 @@ func (in *instance) shut() {
 	in.signal()
 }
 
-// chores does what is due besides the queue, and returns how long until the
-// next is; zero if it did something.
-func (in *instance) chores(now time.Time) time.Duration {
+// chore does one thing that is due besides the queue, and reports whether there
+// was one: a probe while the instance is down, or before the first batch on a new
+// connection; or a batch of the clean-up list.
+func (in *instance) chore(now time.Time) bool {
 	in.mu.Lock()
-	down := in.down != nil
-	due := in.leftovers.due(now)
-	if in.finishing && down {
+	down, queued, due := in.down != nil, len(in.queue) > 0, in.leftovers.due(now) == 0
+	if in.finishing && down && !in.lastProbe {
 		in.lastProbe = true // it may have come back: what it has is cleaned up then
 		in.probeAt = now
 	}
 	in.mu.Unlock()
 	switch {
 	case down && now.Before(in.probeAt):
-		return in.probeAt.Sub(now)
-	case down:
+		return false
+	case down, in.cold && (queued || due):
 		in.probe(now)
-		return 0
-	case due == 0:
+	case due:
 		in.cleanUp(now)
-		return 0
+	default:
+		return false
 	}
-	return due
+	return true
+}
+
+// idle returns how long there is nothing to do but for the queue.
+func (in *instance) idle(now time.Time) time.Duration {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.down != nil {
+		return in.probeAt.Sub(now)
+	}
+	return in.leftovers.due(now)
 }
 
 // take moves the next batch from the queue to in.batch and reports whether
@@ -227,11 +270,16 @@ func (in *instance) take(now time.Time) bool {
 	in.mu.Lock()
 	in.batch = in.batch[:0]
 	var unwanted []*round
+	most := maxBatch
+	if in.alone > 0 {
+		in.alone--
+		most = 1
+	}
 	n, size, sharded := 0, 0, in.sharded.Load()
 	for _, r := range in.queue {
 		size += r.size()
 		if len(in.batch) > 0 &&
-			(len(in.batch) == maxBatch || size > maxBytes || sharded && r.lock.key != in.batch[0].lock.key) {
+			(len(in.batch) == most || size > maxBytes || sharded && r.lock.key != in.batch[0].lock.key) {
 			break
 		}
 		n++
@@ -264,47 +312,40 @@ func (in *instance) take(now time.Time) bool {
 type result struct {
 	lines     string // the script's answer
 	err       error  // why there is none
-	ambiguous bool   // the server may still run the batch, or run it again
+	again     bool   // it was not run, and is to be sent once more
+	notRun    bool   // it was not run, and will not be
+	ambiguous bool   // the server may still run it, or run it again
 }
 
-// exchange sends one batch and waits for its answer, at most about sendLimit.
+// exchange sends one batch and waits for its answer, about sendLimit at most.
 func (in *instance) exchange(batch []*round, now time.Time) result {
 	in.setSentAt(now)
 	defer in.setSentAt(time.Time{})
 
-	reply, err := in.call(batch, "evalsha", batchSHA)
-	again := in.script.written > 1
-	if isReply(err) && strings.HasPrefix(err.Error(), "NOSCRIPT") {
-		// Nothing was run: the server was restarted or its scripts were flushed.
-		reply, err = in.call(batch, "eval", batchText)
+	reply, err := in.call(batch)
+	written := in.script.written
+	if isReply(err) && written == 1 && in.canRepeat(err, batch) {
+		return result{again: true}
 	}
-	if isReply(err) && strings.HasPrefix(err.Error(), "CROSSSLOT") && len(batch) > 1 && !in.sharded.Swap(true) {
-		// Nothing was run: a node of a cluster under a plain client.
-		return in.exchangeEach(batch, now)
-	}
-	var noDial *dialError
-	if errors.As(err, &noDial) && in.script.written == 1 {
-		in.script.written = 0 // to nowhere
-	}
-	res := result{lines: reply, err: in.explain(err)}
 	// Written more than once: the client tried again behind our back, and an
 	// earlier copy may still be under way.
-	res.ambiguous = again || in.script.written > 1
+	res := result{lines: reply, err: in.explain(err), ambiguous: written > 1}
 	switch {
 	case err == nil:
-		in.failures = 0
+		in.cold = false
 		in.setUp()
 		in.prove(now)
-	case isReply(err) && in.script.written > 0:
-		in.failures = 0 // the instance is there, and refuses
+	case isReply(err) && written > 0:
+		in.cold = false // the instance is there, and refuses
+		res.notRun = written == 1
 	default:
-		res.ambiguous = again || in.script.written > 0
-		in.failures++
-		// A broken connection says little of the instance; no new connection,
-		// silence, or a second broken one does.
-		if in.script.written == 0 || isTimeout(err) || in.failures > 1 {
+		res.ambiguous, res.notRun = written > 0, written == 0
+		// A connection that broke says little of the instance: the next one is
+		// tried with a probe. No new connection, or silence, says that it is down.
+		if written == 0 || isTimeout(err) || in.cold {
 			in.setDown(res.err, now)
 		}
+		in.cold = true
 	}
 	if res.ambiguous {
 		in.mu.Lock()
@@ -314,23 +355,33 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 	return res
 }
 
-// exchangeEach sends the operations of a batch one by one.
-func (in *instance) exchangeEach(batch []*round, now time.Time) result {
-	lines := make([]string, len(batch))
-	for i := range batch {
-		res := in.exchange(batch[i:i+1], now)
-		if res.err != nil {
-			lines[i] = "f " + res.err.Error()
-			continue
+// canRepeat reports whether err says that nothing was run and the batch is to be
+// sent in another way.
+func (in *instance) canRepeat(err error, batch []*round) bool {
+	switch text := err.Error(); {
+	case strings.HasPrefix(text, "NOSCRIPT"): // restarted, or its scripts were flushed
+		in.sendText = true
+		return true
+	case strings.HasPrefix(text, "NOPERM"): // perhaps for the keys of one operation
+		if len(batch) > 1 {
+			in.alone = len(batch)
 		}
-		lines[i] = res.lines
+		return len(batch) > 1
+	case strings.HasPrefix(text, "CROSSSLOT"): // a node of a cluster, behind a plain client
+		return len(batch) > 1 && !in.sharded.Swap(true)
 	}
-	return result{lines: strings.Join(lines, "\n")}
+	return false
 }
 
 // call runs the batch script for batch.
-func (in *instance) call(batch []*round, command string, text []byte) (string, error) {
-	in.script = scriptArg{text: text}
+func (in *instance) call(batch []*round) (string, error) {
+	command := "evalsha"
+	in.script = scriptArg{text: batchSHA}
+	if in.sendText {
+		command = "eval"
+		in.script.text = batchText
+		in.sendText = false
+	}
 	args := append(in.args[:0], command, &in.script, nil)
 	for _, r := range batch {
 		args = r.appendKeys(args)
@@ -354,9 +405,13 @@ func (in *instance) call(batch []*round, command string, text []byte) (string, e
 		ctx = c
 	}
 	cmd := redis.NewStringCmd(ctx, args...)
-	_ = in.client.Process(ctx, cmd)
+	sent := in.client.Process(ctx, cmd)
+	reply, err := cmd.Result()
 	clear(in.args)
-	return cmd.Result()
+	if err == nil {
+		err = sent // of a client that does not set it on the command
+	}
+	return reply, err
 }
 
 // A scriptArg is the script or its hash in a command, and counts how often the
@@ -381,6 +436,7 @@ func (in *instance) deliver(batch []*round, res result) {
 	lines := res.lines
 	if res.err == nil && len(batch) > 0 && strings.Count(lines, "\n") != len(batch)-1 {
 		res.err = fmt.Errorf("unexpected answer %.40q", lines)
+		res.ambiguous = true
 	}
 	for i, r := range batch {
 		var line string
@@ -398,12 +454,12 @@ func (in *instance) deliver(batch []*round, res result) {
 		if res.ambiguous && r.op == opExtend && r.shorter {
 			r.lock.doubt(in.index)
 		}
-		if r.op == opRelease && a.vote == refused && (res.ambiguous || r.lock.listed(in.index)) {
+		if r.op == opRelease && errors.Is(a.err, errAbsent) && (res.ambiguous || r.lock.listed(in.index)) {
 			// An earlier copy or the clean-up may have deleted it: no sign of a loss.
 			a = answer{vote: granted}
 		}
-		if r.op == opAcquire && res.err != nil && !res.ambiguous {
-			r.lock.untouched(in.index) // the server refused the batch, or never saw it
+		if r.op == opAcquire && res.notRun {
+			r.lock.untouched(in.index)
 		}
 		if a.vote == failed {
 			in.undelivered(r, now)
@@ -462,11 +518,14 @@ func (in *instance) setUp() {
 	}
 }
 
-// probe tries an instance that is down with a batch of nothing: the rights that
-// it takes are those that locking takes.
+// probe tries an instance that is down, or a new connection, with a batch of
+// nothing: the rights that it takes are those that locking takes.
 func (in *instance) probe(now time.Time) {
 	res := in.exchange(nil, now)
-	if res.err != nil && in.script.written > 0 && isReply(res.err) {
+	if res.again {
+		res = in.exchange(nil, now)
+	}
+	if res.notRun && isReply(res.err) {
 		in.setUp() // it answers; what it refuses, it will say for each operation
 	}
 }
@@ -474,7 +533,7 @@ func (in *instance) probe(now time.Time) {
 // isReply reports whether err is an answer of the server.
 func isReply(err error) bool {
 	var reply redis.Error
-	return errors.As(err, &reply)
+	return err != nil && errors.As(err, &reply)
 }
 
 // isTimeout reports whether err is a time-out, of the socket or of a context.

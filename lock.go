@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,13 +29,16 @@ type Lock struct {
 	unsure atomic.Uint64 // bit i: an extend to a shorter ttl may still reach instance i
 	onList atomic.Uint64 // bit i: the clean-up list of instance i has it
 
-	mu       sync.Mutex
-	window   window
-	asked    time.Time  // before its acquire was sent
-	extends  int        // Extends that were sent
-	late     bool       // the window was over when it was first released
-	ended    *LostError // once it is final how the lock ended
-	released bool       // a release was sent
+	releasing sync.Mutex // one Release at a time
+
+	mu        sync.Mutex
+	window    window
+	asked     time.Time  // before its acquire was sent
+	shortened int        // extends that were to bring the expiry nearer
+	late      bool       // the window was over when it was first released
+	reason    LostReason // once it is final how the lock ended
+	cause     error      // what showed it
+	released  bool       // a release was sent
 
 	next, prev *Lock // the Locker's list of held locks
 }
@@ -125,7 +129,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 		return k.afterClose()
 	}
 	defer l.exit()
-	r, asked, number, err := k.startExtend(ctx, ttl)
+	r, asked, shortened, err := k.startExtend(ctx, ttl)
 	if err != nil {
 		return err
 	}
@@ -142,7 +146,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 
 	switch {
 	case t.outcome() == won:
-		if err := k.confirm(asked, number); err != nil {
+		if err := k.confirm(asked, shortened); err != nil {
 			return err
 		}
 		for _, in := range absent {
@@ -177,29 +181,35 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, wind
 	// shorter one counts at once.
 	shorter := asked.endsBefore(k.window)
 	if shorter {
-		k.setWindowLocked(asked)
+		if !k.setWindowLocked(asked) {
+			return nil, window{}, 0, k.loseLocked(LostExpired, nil, now)
+		}
+		k.shortened++
 	}
 	k.lease.Store(max(k.lease.Load(), int64(ttl)))
-	k.extends++
 
 	r := l.newRound(ctx, opExtend, k)
 	r.start, r.shorter = now, shorter
 	r.ttl, r.keep, r.token = serverTTL(ttl), l.keep(ttl), k.token
 	// Under the lock, so that nothing of this owner is queued behind its release.
 	r.send(now)
-	return r, asked, k.extends, nil
+	return r, asked, k.shortened, nil
 }
 
 // confirm takes the window of an extend that a majority confirmed.
-func (k *Lock) confirm(asked window, number int) error {
+func (k *Lock) confirm(asked window, shortened int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.endedLocked(k.locker.now()); err != nil {
+	now := k.locker.now()
+	if err := k.endedLocked(now); err != nil {
 		return err
 	}
-	// An extend that was sent later may have set a shorter expiry since.
-	if number == k.extends {
-		k.setWindowLocked(asked)
+	// One that was sent later may have brought the expiry nearer since.
+	if shortened < k.shortened || asked.length <= k.window.remaining(asked.start) {
+		return nil
+	}
+	if !k.setWindowLocked(asked) {
+		return k.loseLocked(LostExpired, nil, now)
 	}
 	return nil
 }
@@ -242,12 +252,18 @@ func (k *Lock) Release(ctx context.Context) error {
 		return k.afterClose().unlessReleased()
 	}
 	defer l.exit()
+	k.releasing.Lock()
+	defer k.releasing.Unlock()
 	r, first, err := k.startRelease(ctx)
 	if r == nil {
 		return err
 	}
 	defer r.leave()
-	_ = r.wait(context.Background(), l.voteLimit(k.longest()), confirmed)
+	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
+	if !r.concluded() {
+		// Free it is, but a few more answers may tell that it had been lost.
+		_, _ = r.await(context.Background(), lingerTime, confirmed)
+	}
 	return k.finishRelease(r, first)
 }
 
@@ -256,8 +272,8 @@ func (k *Lock) Release(ctx context.Context) error {
 func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ended != nil {
-		return nil, false, k.ended.unlessReleased()
+	if k.reason != "" {
+		return nil, false, k.lostLocked().unlessReleased()
 	}
 	now := k.locker.now()
 	first = !k.released
@@ -277,14 +293,17 @@ func (k *Lock) finishRelease(r *round, first bool) error {
 	defer k.mu.Unlock()
 	switch {
 	case k.late && k.heldTooLong(r.start):
-		return k.endLocked(LostMaxHold, nil)
+		k.endLocked(LostMaxHold, nil)
 	case k.late, first && t.gone():
-		return k.endLocked(reason, nil)
+		k.endLocked(reason, nil)
 	case t.granted+t.refused >= t.quorum():
 		// A second Release finds nothing where the first one deleted.
-		return k.endLocked(LostReleased, nil).unlessReleased()
+		k.endLocked(LostReleased, nil)
+		return nil
+	default:
+		return r.quorumError(ErrNoQuorum)
 	}
-	return r.quorumError(ErrNoQuorum)
+	return k.lostLocked()
 }
 
 // sendRelease queues a release at every instance.
@@ -304,17 +323,22 @@ func (k *Lock) whyEnded() error {
 // endedLocked returns why the lock can't be extended at now; nil if it can.
 func (k *Lock) endedLocked(now time.Time) error {
 	switch {
-	case k.ended != nil:
-		return k.ended
+	case k.reason != "":
+		return k.lostLocked()
 	case k.released:
 		return &LostError{Resource: k.resource, Reason: LostReleased}
 	case k.window.remaining(now) > 0:
 		return nil
 	case k.heldTooLong(now):
 		return k.loseLocked(LostMaxHold, nil, now)
+	case k.window.stepped(now):
+		return k.loseLocked(LostExpired, errStepped, now)
 	}
 	return k.loseLocked(LostExpired, nil, now)
 }
+
+// errStepped is the cause of an end that only the wall clock saw.
+var errStepped = errors.New("the clock was set forward, or the machine slept")
 
 // lose ends the lock, and frees what is left of it on the instances.
 func (k *Lock) lose(reason LostReason, cause error) error {
@@ -324,19 +348,24 @@ func (k *Lock) lose(reason LostReason, cause error) error {
 }
 
 func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
-	if k.ended == nil && !k.released {
+	if k.reason == "" && !k.released {
 		k.giveUpLocked(now)
 		k.sendRelease(context.Background(), now).leave()
 	}
-	return k.endLocked(reason, cause)
+	k.endLocked(reason, cause)
+	return k.lostLocked()
 }
 
 // endLocked makes how the lock ended final.
-func (k *Lock) endLocked(reason LostReason, cause error) *LostError {
-	if k.ended == nil {
-		k.ended = &LostError{Resource: k.resource, Reason: reason, cause: cause}
+func (k *Lock) endLocked(reason LostReason, cause error) {
+	if k.reason == "" {
+		k.reason, k.cause = reason, cause
 	}
-	return k.ended
+}
+
+// lostLocked returns how the lock ended, as an error.
+func (k *Lock) lostLocked() *LostError {
+	return &LostError{Resource: k.resource, Reason: k.reason, cause: k.cause}
 }
 
 // giveUpLocked ends the window at now. From here on the workers send nothing of
@@ -348,9 +377,15 @@ func (k *Lock) giveUpLocked(now time.Time) {
 	k.locker.forget(k)
 }
 
-func (k *Lock) setWindowLocked(w window) {
+// setWindowLocked opens a new window; it reports whether the keys are still there
+// for it.
+func (k *Lock) setWindowLocked(w window) bool {
+	until := k.until.Load()
+	if until == claimed || !k.until.CompareAndSwap(until, int64(w.start.Sub(k.locker.born)+w.length)) {
+		return false
+	}
 	k.window = w
-	k.until.Store(int64(w.start.Sub(k.locker.born) + w.length))
+	return true
 }
 
 // clip ends w where the lock has been held for as long as WithMaxHold allows.
@@ -375,6 +410,23 @@ func (k *Lock) wanted(now time.Time) bool {
 	}
 	return false
 }
+
+// claim reports whether the keys of the lock have no use any more, and sees to it
+// that they never have again: an extend that was confirmed before the end, and is
+// about to say so, finds the lock lost.
+func (k *Lock) claim(now time.Time) bool {
+	switch k.phase.Load() {
+	case asking:
+		return false
+	case held:
+		until := k.until.Load()
+		return until <= int64(now.Sub(k.locker.born)) && (until == claimed || k.until.CompareAndSwap(until, claimed))
+	}
+	return true
+}
+
+// claimed is the end of the window of a lock whose keys were claimed.
+const claimed = math.MinInt64
 
 // longest returns the longest ttl that the lock was asked for.
 func (k *Lock) longest() time.Duration { return time.Duration(k.lease.Load()) }
@@ -411,17 +463,17 @@ func (k *Lock) abandon(ctx context.Context) {
 	k.sendRelease(ctx, k.locker.now()).leave()
 }
 
-// close gives the lock up for a Locker that closes, and returns the release that
+// shut gives the lock up for a Locker that closes, and returns the release that
 // it sent; nil if somebody else gave it up before.
-func (k *Lock) close() *round {
+func (k *Lock) shut() *round {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ended != nil || k.released {
+	if k.reason != "" || k.released {
 		return nil
 	}
 	now := k.locker.now()
 	k.giveUpLocked(now)
-	_ = k.endLocked(LostClosed, ErrClosed)
+	k.endLocked(LostClosed, ErrClosed)
 	return k.sendRelease(context.Background(), now)
 }
 
@@ -429,8 +481,8 @@ func (k *Lock) close() *round {
 func (k *Lock) afterClose() *LostError {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ended == nil {
+	if k.reason == "" {
 		return &LostError{Resource: k.resource, Reason: LostClosed, cause: ErrClosed}
 	}
-	return k.ended
+	return k.lostLocked()
 }

@@ -24,6 +24,7 @@ type RoundEvent struct {
 	Op       string          // "acquire", "raise", "extend", "heal" or "release"
 	Resource string
 	Start    time.Time // before the question was sent
+	End      time.Time // when the last instance had answered or failed
 	Token    uint64    // the fencing token; of an acquire, if the round decided it; 0 without
 	Won      bool      // a quorum granted, counting late answers; for a heal, of one instance: it was done
 	Votes    []InstanceVote
@@ -58,6 +59,7 @@ const (
 	InstanceDown    InstanceChange = "down"              // no connection, or silence: its votes fail at once, and it is probed
 	InstanceUp      InstanceChange = "up"                // it answers again
 	CleanUpOverflow InstanceChange = "clean-up overflow" // an owner may stay on it until its ttl ends
+	CleanUpLeft     InstanceChange = "clean-up left"     // Close ended before it was clean: owners may stay on it until their ttl ends
 	ClockOff        InstanceChange = "clock off"         // its clock is too far from ours: its grants fail
 	ClockUnknown    InstanceChange = "clock unknown"     // it does not tell its time
 )
@@ -141,8 +143,8 @@ func (l *Locker) observeRound(r *round) {
 		return
 	}
 	e := RoundEvent{
-		Context: r.ctx, Op: r.op.String(), Resource: r.lock.resource, Start: r.start,
-		Token: r.result, Won: r.tally.outcome() == won || r.op == opHeal && r.tally.granted > 0, Votes: make([]InstanceVote, len(r.votes)),
+		Context: r.ctx, Op: r.op.String(), Resource: r.lock.resource, Start: r.start, End: l.now(),
+		Token: r.issued, Won: r.tally.outcome() == won || r.op == opHeal && r.tally.granted > 0, Votes: make([]InstanceVote, len(r.votes)),
 	}
 	for i, v := range r.votes {
 		e.Votes[i] = InstanceVote{Instance: l.instances[i].name, Vote: v.String(), Err: r.errs[i]}

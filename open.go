@@ -59,7 +59,7 @@ func (l *Locker) build(endpoints []*endpoint) []error {
 	l.owned = true
 	var errs []error
 	for i, e := range endpoints {
-		c, err := e.newClient(&l.config)
+		c, err := e.newClient(l.ctx, &l.config)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("endpoint %d %w", i+1, err))
 			continue
@@ -86,6 +86,7 @@ func New(instances []Instance, opts ...Option) (*Locker, error) {
 		errs = append(errs, errors.New("WithTLSConfig and WithClientOptions are for clients that Open builds"))
 	}
 	names := map[string]int{}
+	var named []Instance
 	for i, in := range instances {
 		if isNil(in.Client) {
 			errs = append(errs, fmt.Errorf("instance %d has no client", i+1))
@@ -101,10 +102,13 @@ func New(instances []Instance, opts ...Option) (*Locker, error) {
 			errs = append(errs, fmt.Errorf("instance %d has the client of instance %d", i+1, first+1))
 		}
 		names[in.Name] = i + 1
-		l.instances = append(l.instances, newInstance(l, i, in.Name, in.Client))
+		named = append(named, in)
 	}
 	if err := refuse(len(instances), "instance", errs); err != nil {
 		return nil, err
+	}
+	for i, in := range named {
+		l.instances = append(l.instances, newInstance(l, i, in.Name, in.Client))
 	}
 	return l.start(), nil
 }
@@ -112,12 +116,12 @@ func New(instances []Instance, opts ...Option) (*Locker, error) {
 // newLocker applies the options, and returns the faults of all of them.
 func newLocker(opts []Option) (*Locker, []error) {
 	l := &Locker{
-		config:  defaults(),
-		closing: make(chan struct{}),
-		closed:  make(chan struct{}),
-		left:    make(chan struct{}),
+		config: defaults(),
+		closed: make(chan struct{}),
+		left:   make(chan struct{}),
 	}
 	l.locks.next, l.locks.prev, l.sweep = &l.locks, &l.locks, &l.locks
+	l.closing, l.shut = context.WithCancelCause(context.Background())
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	var errs []error
 	for i, o := range opts {

@@ -166,7 +166,8 @@ func WithFenceRetention(d time.Duration) Option {
 
 // WithKeyPrefix puts prefix before the resource in every key. The default is
 // none, so that clients of other Redlock libraries and this one exclude each
-// other. A prefix with braces, which would change the hash slots of a cluster,
+// other. All clients of a resource set the same: a prefix that is spelled as a part
+// of the resource gives the same lock key, and another fence. A prefix with braces, which would change the hash slots of a cluster,
 // or one over 1 KiB is refused.
 func WithKeyPrefix(prefix string) Option {
 	return func(c *config) error {

@@ -317,8 +317,8 @@ func TestGoodAcquireOptionsAreTaken(t *testing.T) {
 	for _, c := range []struct{ maxWait, minValidity, maxHold time.Duration }{
 		{0, 0, 1},
 		{1, 1, full},
-		{time.Hour, full, time.Second},
-		{never, full, never},
+		{time.Hour, full - 1, time.Second},
+		{never, full - 1, never},
 	} {
 		q, err = l.newRequest(t.Context(), "r", time.Second, []AcquireOption{WithMaxWait(c.maxWait), WithMinValidity(c.minValidity), WithMaxHold(c.maxHold)})
 		require.NoError(t, err, "%v", c)

@@ -110,6 +110,12 @@ func settled(t tally) bool {
 	return false
 }
 
+// freed: a majority said that the lock is not ours any more, or nobody is left to
+// ask.
+func freed(t tally) bool {
+	return t.granted+t.refused >= t.quorum() || t.pending() == 0
+}
+
 // confirmed: a majority deleted the lock, or the lock is gone, or nobody is
 // left to ask.
 func confirmed(t tally) bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,14 +28,17 @@ type Locker struct {
 
 	ctx      context.Context //nolint:containedctx // of the calls to the instances
 	cancel   context.CancelFunc
-	closing  chan struct{} // closed when Close begins
+	closing  context.Context //nolint:containedctx // ends, with ErrClosed, when Close begins
+	shut     context.CancelCauseFunc
 	closed   chan struct{} // closed when Close returns
 	closeErr error
 
+	inside   atomic.Int64 // calls in progress; more than shutting once Close has begun
+	leftOnce sync.Once
+
 	mu     sync.Mutex
 	isShut bool
-	inside int           // calls in progress
-	left   chan struct{} // closed when Close has begun and none is left
+	left   chan struct{} // closed when Close has begun and no call is left
 	locks  Lock          // the head of the ring of held locks
 	sweep  *Lock         // where register looks next for forgotten ones
 }
@@ -97,7 +101,7 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 	var last attempt // the one that tells the reason
 	for n := 0; ; n++ {
 		a := l.attempt(ctx, q, goal)
-		if last.round != nil && a.cutShort(ctx) {
+		if last.round != nil && a.cutShort(ctx, q) {
 			a.drop()
 			return nil, last.close(ctx)
 		}
@@ -126,8 +130,8 @@ func (l *Locker) newRequest(ctx context.Context, resource string, ttl time.Durat
 	if err := l.checkTTL(ttl); err != nil {
 		return nil, err
 	}
-	if full := validity(ttl, l.driftFactor, l.driftBase); q.minValidity > full {
-		return nil, fmt.Errorf("redlock: WithMinValidity: %v is more than the %v that a ttl of %v leaves", q.minValidity, full, ttl)
+	if full := validity(ttl, l.driftFactor, l.driftBase); q.minValidity >= full {
+		return nil, fmt.Errorf("redlock: WithMinValidity: %v is not less than the %v that a ttl of %v leaves", q.minValidity, full, ttl)
 	}
 	if q.maxHold > 0 && q.minValidity > q.maxHold {
 		return nil, fmt.Errorf("redlock: WithMinValidity: %v is more than the %v of WithMaxHold", q.minValidity, q.maxHold)
@@ -177,6 +181,8 @@ type attempt struct {
 	round *round // the votes, until drop
 	err   error  // why it was not won, where the votes alone don't tell
 	final bool   // trying again is of no use
+
+	lingered time.Duration // after it was lost; a part of the pause
 }
 
 // attempt asks for the lock once: all instances at once, under a new owner, until
@@ -202,7 +208,9 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 		a = l.decide(ctx, q, k, a)
 	}
 	if a.lock == nil {
+		lost := l.now()
 		a.round.linger(ctx)
+		a.lingered = elapsed(lost, l.now())
 		k.abandon(ctx)
 	}
 	return a
@@ -227,14 +235,12 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 		// The instances have counted to different numbers: bring them to the
 		// largest, in a second round trip.
 		raise := r.raise(token)
-		r.leave()
 		a.round = raise
-		a.err = raise.wait(ctx, q.limit(l, raise.start), explained)
-		if raise.mu.Lock(); raise.tally.outcome() != won {
-			raise.mu.Unlock()
+		a.err = raise.wait(ctx, q.limit(l, r.start)-elapsed(r.start, raise.start), explained)
+		r.leave()
+		if !raise.won() {
 			return a
 		}
-		raise.mu.Unlock()
 	}
 	k.token = token
 	a.round.decidedOn(token)
@@ -248,8 +254,8 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 		a.err = ErrExpired
 		return a
 	}
-	k.setWindowLocked(k.window) // nobody else has k yet
-	k.phase.Store(held)         // in this order: a held lock without a window is nobody's
+	_ = k.setWindowLocked(k.window) // nobody else has k yet
+	k.phase.Store(held)             // in this order: a held lock without a window is nobody's
 	if a.err = l.register(k, now); a.err == nil {
 		a.lock = k
 	}
@@ -276,36 +282,60 @@ func (r *round) raise(token uint64) *round {
 	return raise
 }
 
-// askSource asks the external source for a token, within the validity window.
+// askSource asks the external source for a token, within the validity window and
+// the caller's patience.
 func (l *Locker) askSource(ctx context.Context, q *request, k *Lock) (token uint64, err error, final bool) {
-	ctx, cancel := context.WithTimeoutCause(ctx, k.window.remaining(l.now())-q.minValidity, ErrExpired)
-	defer cancel()
-	token, err = l.tokens.token(ctx, q.resource)
-	switch {
+	now := l.now()
+	window := k.window.remaining(now) - q.minValidity
+	patience := q.patience(now)
+	sourceCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.closing, func() { cancel(ErrClosed) })()
+	sourceCtx, stop := context.WithTimeoutCause(sourceCtx, min(window, patience), errLate)
+	defer stop()
+
+	token, err = l.tokens.token(sourceCtx, q.resource)
+	switch cause := context.Cause(sourceCtx); {
 	case err == nil:
 		return token, nil, false
-	case errors.Is(context.Cause(ctx), ErrExpired):
+	case errors.Is(cause, ErrClosed):
+		return 0, ErrClosed, true
+	case ctx.Err() != nil, errors.Is(cause, errLate) && patience < window:
+		err = errPending
+	case errors.Is(cause, errLate):
 		return 0, ErrExpired, false
-	case ctx.Err() != nil:
-		return 0, ctx.Err(), true
 	}
 	return 0, fmt.Errorf("redlock: acquire %s: fencing source: %w", quote(q.resource), err), true
 }
 
+var errLate = errors.New("too late")
+
 // limit returns how long a round that starts at now may take.
 func (q *request) limit(l *Locker, now time.Time) time.Duration {
-	limit := l.voteLimit(q.ttl)
-	if q.maxWait > 0 {
-		limit = min(limit, q.maxWait-elapsed(q.start, now))
+	if q.maxWait == 0 {
+		return l.voteLimit(q.ttl)
 	}
-	return limit
+	return min(l.voteLimit(q.ttl), q.patience(now))
 }
 
-// cutShort reports whether ctx ended before all had answered.
-func (a *attempt) cutShort(ctx context.Context) bool {
+// patience returns how long the caller still wants to wait at now.
+func (q *request) patience(now time.Time) time.Duration {
+	if q.maxWait == never {
+		return never
+	}
+	return q.maxWait - elapsed(q.start, now)
+}
+
+// cutShort reports whether ctx or the caller's patience ended before all had
+// answered: then the round before it tells the reason better.
+func (a *attempt) cutShort(ctx context.Context, q *request) bool {
+	if a.lock != nil || a.final {
+		return false
+	}
 	a.round.mu.Lock()
 	defer a.round.mu.Unlock()
-	return ctx.Err() != nil && a.lock == nil && a.round.tally.pending() > 0
+	return ctx.Err() != nil && a.round.tally.pending() > 0 ||
+		a.round.gaveUp && q.patience(a.round.locker.now()) <= 0
 }
 
 // drop lets go of the votes.
@@ -322,8 +352,10 @@ func (a *attempt) close(ctx context.Context) error {
 	switch {
 	case a.lock != nil:
 		return nil
-	case a.final && ctx.Err() == nil, errors.Is(a.err, ErrClosed):
+	case errors.Is(a.err, ErrClosed), a.final && ctx.Err() == nil:
 		return a.err
+	case a.final:
+		return &endedError{op: "acquire", resource: a.round.lock.resource, ctx: ctx, last: a.err}
 	case errors.Is(a.err, ErrExpired):
 		return a.round.reason(ctx, ErrExpired)
 	}

@@ -3,8 +3,6 @@ package redlock
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +40,8 @@ type round struct {
 	goal     func(tally) bool
 	waiting  bool   // the caller waits, and has not been woken
 	healing  bool   // a majority confirmed the extend: an instance that lost the key gets it back
-	result   uint64 // the fencing token that it decided
+	gaveUp   bool   // some did not answer in time
+	issued   uint64 // the fencing token that it decided
 	cleaning bool   // a release from the clean-up list, which looks after itself
 
 	wake  chan struct{} // of one place: wakes the caller
@@ -71,7 +70,8 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 	clear(r.fences)
 	clear(r.leases)
 	clear(r.errs)
-	r.waiting, r.healing, r.cleaning, r.result = false, false, false, lock.token
+	r.waiting, r.healing, r.cleaning, r.gaveUp, r.issued = false, false, false, false, lock.token
+	r.ttl, r.keep, r.token = 0, 0, 0
 	r.refs.Store(1)
 	return r
 }
@@ -142,10 +142,22 @@ func (r *round) skip(in *instance) {
 	}
 }
 
+func (r *round) concluded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return confirmed(r.tally)
+}
+
+func (r *round) won() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tally.outcome() == won
+}
+
 // decidedOn notes the fencing token for the observer.
 func (r *round) decidedOn(token uint64) {
 	r.mu.Lock()
-	r.result = token
+	r.issued = token
 	r.mu.Unlock()
 }
 
@@ -172,7 +184,7 @@ func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) boo
 		return true, nil
 	}
 
-	closing := r.locker.closing
+	closing := r.locker.closing.Done()
 	if r.op == opRelease {
 		closing = nil // Close waits for it
 	}
@@ -221,20 +233,11 @@ func (r *round) giveUp(cause error) {
 	defer r.mu.Unlock()
 	for i, v := range r.votes {
 		if v == pending {
-			r.votes[i], r.errs[i] = failed, cause
+			r.votes[i], r.errs[i], r.gaveUp = failed, cause, true
 			r.tally.add(failed)
 		}
 	}
 }
-
-// A timeoutError is the failed vote of an instance that said nothing in time.
-// It matches os.ErrDeadlineExceeded; never context.DeadlineExceeded, which is
-// for the caller's own deadline.
-type timeoutError struct{ limit time.Duration }
-
-func (e *timeoutError) Error() string        { return fmt.Sprintf("no answer within %v", e.limit) }
-func (e *timeoutError) Timeout() bool        { return true }
-func (e *timeoutError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
 var (
 	errPending = errors.New("no answer yet")
@@ -310,14 +313,3 @@ func (r *round) absentLocked() []*instance {
 	}
 	return absent
 }
-
-// A leaseError is the refusal of an instance on which another owner holds the
-// lock.
-type leaseError struct{ left time.Duration }
-
-func newLeaseError(ms int64) error {
-	return &leaseError{milliseconds(ms)}
-}
-
-func (e *leaseError) Error() string { return fmt.Sprintf("%v for %v more", errForeign, e.left) }
-func (e *leaseError) Unwrap() error { return errForeign }

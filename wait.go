@@ -11,14 +11,12 @@ import (
 // one: not when ctx ends, the caller has waited for as long as it wanted, or the
 // Locker closes.
 func (l *Locker) pause(ctx context.Context, q *request, a *attempt, n int) bool {
-	left := never
-	if q.maxWait < never {
-		left = q.maxWait - elapsed(q.start, l.now())
-	}
+	left := q.patience(l.now())
 	delay := backoff(n, l.retryMin, l.retryMax)
 	if free, ok := a.round.freeIn(); ok && free < delay {
 		delay = free + rand.N(l.retryMin)
 	}
+	delay = max(delay-a.lingered, 0)
 	if left <= 0 {
 		return false
 	}
@@ -28,7 +26,7 @@ func (l *Locker) pause(ctx context.Context, q *request, a *attempt, n int) bool 
 	case <-timer.C:
 		return delay < left
 	case <-ctx.Done():
-	case <-l.closing:
+	case <-l.closing.Done():
 		a.err = ErrClosed
 	}
 	return false

@@ -178,7 +178,8 @@ func TestARefusalWithoutALeaseIsNoReasonToHurry(t *testing.T) {
 // waiting returns a Locker that can pause, and nothing else, and an attempt that
 // all its instances refused, with this lease.
 func waiting(lease int64) (*Locker, *attempt) {
-	l := &Locker{config: defaults(), closing: make(chan struct{})}
+	l := &Locker{config: defaults()}
+	l.closing, l.shut = context.WithCancelCause(context.Background())
 	r := &round{locker: l, votes: ballot{refused, refused, refused}, leases: []int64{lease, lease, lease}}
 	r.tally = ballot(r.votes).tally()
 	return l, &attempt{round: r}
@@ -238,7 +239,7 @@ func TestPauseEndsWithTheContextAndTheLocker(t *testing.T) {
 		require.Equal(t, 7*time.Millisecond, time.Since(q.start))
 		require.NoError(t, a.err)
 
-		time.AfterFunc(3*time.Millisecond, func() { close(l.closing) })
+		time.AfterFunc(3*time.Millisecond, func() { l.shut(ErrClosed) })
 		require.False(t, l.pause(t.Context(), q, a, 0))
 		require.Equal(t, 10*time.Millisecond, time.Since(q.start))
 		require.Equal(t, ErrClosed, a.err)
