@@ -66,7 +66,6 @@ type instance struct {
 	args      []any
 	numKeys   int
 	script    scriptArg
-	failures  int           // broken connections in a row
 	proved    uint64        // the connections when the instance last proved itself
 	provedAt  time.Time     // when it was last asked to
 	sendText  bool          // the next batch goes with the text of the script
