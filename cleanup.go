@@ -97,17 +97,17 @@ func (o *leftover) settle(v vote, now time.Time) {
 	}
 }
 
-// unclean returns how many owners are left that nobody wants any more.
-func (in *instance) unclean(now time.Time) int {
+// unclean returns the owners that are left and that nobody wants any more.
+func (in *instance) unclean(now time.Time) []*Lock {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	n := 0
+	var locks []*Lock
 	for _, o := range in.leftovers.list {
 		if !o.lock.wanted(now) {
-			n++
+			locks = append(locks, o.lock)
 		}
 	}
-	return n
+	return locks
 }
 
 // remember puts lock on the clean-up list.

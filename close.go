@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -19,6 +21,9 @@ const maxCloseErrors = 10
 // the locks that no majority let go of; what a minority still has ends with its ttl. Calls in progress and later ones return [ErrClosed].
 // Clients that the caller brought stay open. Close again returns the same.
 func (l *Locker) Close() error {
+	if l == nil {
+		return nil
+	}
 	l.mu.Lock()
 	if l.isShut {
 		l.mu.Unlock()
@@ -45,6 +50,7 @@ func (l *Locker) Close() error {
 	case <-ctx.Done():
 	}
 	errs = append(errs, l.stop(ctx)...)
+	errs = append(errs, l.leftBehind()...)
 	if l.dispatcher != nil {
 		l.dispatcher.stop()
 	}
@@ -83,6 +89,35 @@ func (l *Locker) releaseAll(ctx context.Context, locks []*Lock) []error {
 	return errs
 }
 
+// leftBehind names the locks that so many instances may still have that nobody
+// else gets a majority before their ttl ends.
+func (l *Locker) leftBehind() []error {
+	on := map[*Lock]int{}
+	now := l.now()
+	for _, in := range l.instances {
+		for _, k := range in.unclean(now) {
+			on[k]++
+		}
+	}
+	var names []string
+	n := len(l.instances)
+	for k, count := range on {
+		if k.endedBy() != LostClosed && count > n-quorumOf(n) { // those were named already
+			names = append(names, quote(k.resource))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	more := ""
+	if len(names) > maxCloseErrors {
+		more = fmt.Sprintf(" and %d more", len(names)-maxCloseErrors)
+		names = names[:maxCloseErrors]
+	}
+	return []error{fmt.Errorf("%w: may stay until their ttl ends: %s%s", ErrNoQuorum, strings.Join(names, ", "), more)}
+}
+
 // stop lets the workers finish what is queued and the clean-up, until ctx ends,
 // and then ends them.
 func (l *Locker) stop(ctx context.Context) []error {
@@ -114,7 +149,7 @@ func (l *Locker) stop(ctx context.Context) []error {
 	for _, in := range l.instances {
 		select {
 		case <-in.done:
-			if n := in.unclean(l.now()); n > 0 {
+			if n := len(in.unclean(l.now())); n > 0 {
 				l.observeInstance(in, CleanUpLeft, fmt.Errorf("%d owners", n))
 			}
 			continue

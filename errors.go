@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/hashicorp/go-multierror"
 )
@@ -72,7 +73,7 @@ type InstanceError struct {
 	Err      error
 }
 
-func (e *InstanceError) Error() string { return e.Instance + ": " + line(e.Err.Error()) }
+func (e *InstanceError) Error() string { return e.Instance + ": " + cause(e.Err) }
 
 // Unwrap returns the cause.
 func (e *InstanceError) Unwrap() error { return e.Err }
@@ -177,8 +178,25 @@ func oneLine(errs []error) string {
 // trim returns the text of err without the name of the package.
 func trim(err error) string { return strings.TrimPrefix(line(err.Error()), "redlock: ") }
 
-// line returns s on one line.
-func line(s string) string { return strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ").Replace(s) }
+// line returns s, which somebody else wrote, on one line.
+func line(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, s)
+}
+
+// cause returns the text of an instance's error: on one line, and short.
+func cause(err error) string {
+	const most = 300
+	s := line(err.Error())
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	return s
+}
 
 // joinFaults returns errs as one error of one line; nil if there is none.
 func joinFaults(errs []error) error {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +16,10 @@ import (
 )
 
 // What an instance has to prove on every new connection, before its votes count:
-// that its clock and ours agree well enough for the fences it may have forgotten.
-// The seeds of a client that is far ahead would push a resource's fence, and its
-// guard, so far that clients with a right clock could not follow once the fence
-// is forgotten.
+// that it is not one of the others under another name, and that its clock and ours
+// agree well enough for the fences it may have forgotten. (The seeds of a client
+// that is far ahead would push a resource's fence, and its guard, so far that
+// clients with a right clock could not follow once the fence is forgotten.)
 
 const (
 	proofInterval = time.Second // between two looks at an instance that failed
@@ -25,15 +27,13 @@ const (
 )
 
 // prove checks the instance if there is a new connection since the last time, or
-// if it failed then. It costs a round trip for each connection and nothing for an
-// operation.
+// if it failed then. It costs two round trips for each connection and nothing for
+// an operation.
 func (in *instance) prove(now time.Time) {
-	l := in.locker
-	if in.dials == nil || !l.fenced() {
+	if in.dials == nil {
 		return
 	}
-	dials := in.dials.n.Load()
-	age := now.Sub(in.provedAt)
+	dials, age := in.dials.n.Load(), now.Sub(in.provedAt)
 	switch {
 	case in.unfit != nil && age < proofInterval:
 		return
@@ -41,29 +41,91 @@ func (in *instance) prove(now time.Time) {
 		return
 	}
 	in.provedAt = now
-	before := l.now()
-	ctx, cancel := context.WithTimeout(l.ctx, l.sendLimit())
+	ctx, cancel := context.WithTimeout(in.locker.ctx, in.locker.sendLimit())
 	defer cancel()
+	err := func() (err error) {
+		defer func() {
+			if p := recover(); p != nil { // see perform
+				err = fmt.Errorf("the client panicked: %v", p)
+			}
+		}()
+		if err := in.proveIdentity(ctx); err != nil {
+			return err
+		}
+		return in.proveClock(ctx)
+	}()
+	in.unfit = err
+	if err == nil {
+		in.proved = dials
+	}
+}
+
+// proveIdentity fails if another instance of the list is the same server.
+func (in *instance) proveIdentity(ctx context.Context) error {
+	l := in.locker
+	if len(l.instances) == 1 {
+		return nil
+	}
+	info, err := in.client.Info(ctx, "server").Result()
+	switch {
+	case isReply(err):
+		return nil // it may not tell
+	case err != nil:
+		return fmt.Errorf("it could not be asked who it is: %w", in.explain(err))
+	}
+	_, rest, _ := strings.Cut(info, "run_id:")
+	id, _, _ := strings.Cut(rest, "\r\n")
+	if other := l.identify(in.index, id); other != nil {
+		err := fmt.Errorf("it is the same server as %s", other.name)
+		if in.unfit == nil {
+			l.observeInstance(in, InstanceDuplicate, err)
+		}
+		return err
+	}
+	return nil
+}
+
+// identify notes that instance index is the server with a run id, and returns the
+// instance before it in the list that is the same; nil if there is none. One server
+// that is listed twice votes once.
+func (l *Locker) identify(index int, id string) *instance {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.runIDs == nil {
+		l.runIDs = make([]string, len(l.instances))
+	}
+	l.runIDs[index] = id
+	if i := slices.Index(l.runIDs, id); id != "" && i < index {
+		return l.instances[i]
+	}
+	return nil
+}
+
+// proveClock fails if the instance's clock is too far from ours.
+func (in *instance) proveClock(ctx context.Context) error {
+	l := in.locker
+	if !l.fenced() {
+		return nil
+	}
+	before := l.now()
 	server, err := in.client.Time(ctx).Result()
 	after := l.now()
 	switch {
 	case isReply(err):
 		// It may not tell, or does not know: nothing can be proved or disproved.
 		if !in.clockless {
+			in.clockless = true
 			l.observeInstance(in, ClockUnknown, err)
 		}
-		in.proved, in.unfit, in.clockless = dials, nil, true
+		return nil
 	case err != nil:
-		in.unfit = fmt.Errorf("its clock could not be asked: %w", in.explain(err))
-	default:
-		in.proved = dials
-		offset := clockOffset(server, before, after)
-		err := checkClock(offset, after.Sub(before), l.retention)
-		if err != nil && in.unfit == nil {
-			l.observeInstance(in, ClockOff, err)
-		}
-		in.unfit = err
+		return fmt.Errorf("its clock could not be asked: %w", in.explain(err))
 	}
+	err = checkClock(clockOffset(server, before, after), after.Sub(before), l.retention)
+	if err != nil && in.unfit == nil {
+		l.observeInstance(in, ClockOff, err)
+	}
+	return err
 }
 
 // A clockError is the failed vote of an instance whose clock is too far from

@@ -3,6 +3,7 @@ package redlock
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -120,4 +121,27 @@ func calls(stats, command string) int {
 	_, rest, _ := strings.Cut(stats, "cmdstat_"+command+":calls=")
 	_, _ = fmt.Sscanf(rest, "%d", &n)
 	return n
+}
+
+// Two names of one server are one vote, and the error says so.
+func TestOneServerUnderTwoNamesVotesOnce(t *testing.T) {
+	servers := redistest.StartN(t, 2)
+	_, port, err := net.SplitHostPort(servers[0].Addr())
+	require.NoError(t, err)
+	observer, events := instanceEvents()
+	l, err := Open([]string{servers[0].Addr(), "localhost:" + port, servers[1].Addr()}, observer)
+	require.NoError(t, err)
+	defer l.Close()
+	k, err := l.TryAcquire(t.Context(), "r", time.Minute)
+	require.NoError(t, err, "two servers are two of three")
+	require.NoError(t, k.Release(t.Context()))
+	e := <-events
+	require.Equal(t, InstanceDuplicate, e.Change)
+
+	require.NoError(t, servers[1].Kill())
+	require.Eventually(t, func() bool { // when all connections are known
+		_, err = l.TryAcquire(t.Context(), "r", time.Minute)
+		return errors.Is(err, ErrNoQuorum)
+	}, 5*time.Second, 10*time.Millisecond, "one server is no quorum")
+	require.ErrorContains(t, err, "it is the same server as")
 }

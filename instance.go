@@ -404,13 +404,25 @@ func (in *instance) call(batch []*round) (string, error) {
 		ctx = c
 	}
 	cmd := redis.NewStringCmd(ctx, args...)
-	sent := in.client.Process(ctx, cmd)
+	sent := in.perform(ctx, cmd)
 	reply, err := cmd.Result()
 	clear(in.args)
 	if err == nil {
 		err = sent // of a client that does not set it on the command
 	}
 	return reply, err
+}
+
+// perform runs one command. A client panics at some replies that no Redis sends:
+// that is an error of this instance, like every other one.
+func (in *instance) perform(ctx context.Context, cmd redis.Cmder) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the client panicked: %v", p)
+			cmd.SetErr(err)
+		}
+	}()
+	return in.client.Process(ctx, cmd)
 }
 
 // A scriptArg is the script or its hash in a command, and counts how often the

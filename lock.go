@@ -356,6 +356,12 @@ func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	return k.lostLocked()
 }
 
+func (k *Lock) endedBy() LostReason {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.reason
+}
+
 // endLocked makes how the lock ended final.
 func (k *Lock) endLocked(reason LostReason, cause error) {
 	if k.reason == "" {
@@ -450,6 +456,7 @@ func (k *Lock) unlist(i int)      { k.onList.And(^uint64(1 << i)) }
 func (k *Lock) listed(i int) bool { return k.onList.Load()&(1<<i) != 0 }
 
 var (
+	errNilLocker  = errors.New("redlock: the locker is nil")
 	errNilLock    = errors.New("redlock: the lock is nil")
 	errNilContext = errors.New("redlock: the context is nil")
 )

@@ -9,7 +9,8 @@ import (
 // An Observer is told what happens. Each function is optional. They are called
 // one after the other on a goroutine of their own, a moment later: an observer
 // that blocks or panics breaks no lock. Events that pile up behind one that
-// blocks, more than 10,000, are dropped; the next event says how many.
+// blocks, more than 10,000, are dropped; the next event says how many. Close waits
+// a moment for the last events; a slow observer may get some after it.
 type Observer struct {
 	// Round is called for each question to the instances, when the last of them
 	// has answered or failed.
@@ -20,7 +21,7 @@ type Observer struct {
 
 // A RoundEvent tells how the instances voted.
 type RoundEvent struct {
-	Context  context.Context //nolint:containedctx // of the call, for its trace
+	Context  context.Context // of the call, for its trace
 	Op       string          // "acquire", "raise", "extend", "heal" or "release"
 	Resource string
 	Start    time.Time // before the question was sent
@@ -56,12 +57,13 @@ type InstanceChange string
 
 // The changes of an instance.
 const (
-	InstanceDown    InstanceChange = "down"              // no connection, or silence: its votes fail at once, and it is probed
-	InstanceUp      InstanceChange = "up"                // it answers again
-	CleanUpOverflow InstanceChange = "clean-up overflow" // an owner may stay on it until its ttl ends
-	CleanUpLeft     InstanceChange = "clean-up left"     // Close ended before it was clean: owners may stay on it until their ttl ends
-	ClockOff        InstanceChange = "clock off"         // its clock is too far from ours: its grants fail
-	ClockUnknown    InstanceChange = "clock unknown"     // it does not tell its time
+	InstanceDown      InstanceChange = "down"              // no connection, or silence: its votes fail at once, and it is probed
+	InstanceUp        InstanceChange = "up"                // it answers again
+	CleanUpOverflow   InstanceChange = "clean-up overflow" // an owner may stay on it until its ttl ends
+	CleanUpLeft       InstanceChange = "clean-up left"     // Close ended before it was clean: owners may stay on it until their ttl ends
+	InstanceDuplicate InstanceChange = "duplicate"         // it is another instance under a second name: its grants fail
+	ClockOff          InstanceChange = "clock off"         // its clock is too far from ours: its grants fail
+	ClockUnknown      InstanceChange = "clock unknown"     // it does not tell its time
 )
 
 // An InstanceEvent tells that the state of an instance changed.
@@ -99,7 +101,14 @@ func newDispatcher(o Observer) *dispatcher {
 }
 
 func (d *dispatcher) run() {
-	defer close(d.done)
+	ended := false
+	defer func() {
+		if !ended { // an observer that called runtime.Goexit
+			go d.run()
+			return
+		}
+		close(d.done)
+	}()
 	for {
 		select {
 		case f := <-d.events:
@@ -108,6 +117,7 @@ func (d *dispatcher) run() {
 			for len(d.events) > 0 {
 				d.call(<-d.events)
 			}
+			ended = true
 			return
 		}
 	}

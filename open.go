@@ -76,7 +76,9 @@ func (l *Locker) build(endpoints []*endpoint) []error {
 
 // New returns a Locker on instances whose clients the caller has built, with
 // whatever settings; their time-outs and retries stretch no call of the Locker.
-// Close leaves them open.
+// It uses their connections with a time-out of its own ([redis.Client.WithTimeout]),
+// for which process hooks of the client are not called; dial hooks are. Close leaves
+// the clients open.
 //
 // No instance, a nil client, and a name or client that occurs twice are refused,
 // as are bad options and those that are for Open only, all in one error.

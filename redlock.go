@@ -37,6 +37,7 @@ type Locker struct {
 	leftOnce sync.Once
 
 	mu     sync.Mutex
+	runIDs []string // of the instances, as far as they tell
 	isShut bool
 	left   chan struct{} // closed when Close has begun and no call is left
 	locks  Lock          // the head of the ring of held locks
@@ -115,6 +116,9 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 
 // newRequest checks the arguments of an acquire, and completes them.
 func (l *Locker) newRequest(ctx context.Context, resource string, ttl time.Duration, opts []AcquireOption) (*request, error) {
+	if l == nil {
+		return nil, errNilLocker
+	}
 	if ctx == nil {
 		return nil, errNilContext
 	}
@@ -315,8 +319,12 @@ func (q *request) limit(l *Locker, now time.Time) time.Duration {
 	if q.maxWait == 0 {
 		return l.voteLimit(q.ttl)
 	}
-	return min(l.voteLimit(q.ttl), q.patience(now))
+	return min(l.voteLimit(q.ttl), max(q.patience(now), leastPatience))
 }
+
+// leastPatience is what a round gets however short the caller's wait is: less
+// would blame instances that nobody has waited for.
+const leastPatience = 10 * time.Millisecond
 
 // patience returns how long the caller still wants to wait at now.
 func (q *request) patience(now time.Time) time.Duration {

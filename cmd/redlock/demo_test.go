@@ -132,7 +132,7 @@ var (
 		{regexp.MustCompile(`127\.0\.0\.1:\d{5}`), "127.0.0.1:#####"},
 		{regexp.MustCompile(`\d{16}`), "TOKEN"},
 		{regexp.MustCompile(`redlock-demo-[a-z2-7]{6}`), "redlock-demo-??????"},
-		{regexp.MustCompile(`for 4\.\d{3}s more`), "for 4.###s more"},
+		{regexp.MustCompile(`for 4\.\d+s more`), "for 4.###s more"},
 	}
 	lease = regexp.MustCompile(`(?m)^      127\.0\.0\.1:\d{5}: held by another owner for 4\.\d+s more$`)
 )
