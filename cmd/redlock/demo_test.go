@@ -128,7 +128,8 @@ var (
 		// An error stands as soon as it is certain, whoever has not answered yet.
 		{regexp.MustCompile(`(?m)^      .*: (no answer yet|held by another owner for .* more)\n`), ""},
 		{regexp.MustCompile(`\d of 5 granted, \d(\s+)refused`), "# of 5 granted, #${1}refused"},
-		{regexp.MustCompile(`failed   not asked: the caller had given up`), "granted  fence 1234567890123456"},
+		// Who was not asked any more when the others had refused.
+		{regexp.MustCompile(`pending  not asked: it was decided`), "refused  held by another owner for 4.999s more"},
 		{regexp.MustCompile(`127\.0\.0\.1:\d{5}`), "127.0.0.1:#####"},
 		{regexp.MustCompile(`\d{16}`), "TOKEN"},
 		{regexp.MustCompile(`redlock-demo-[a-z2-7]{6}`), "redlock-demo-??????"},

@@ -85,6 +85,8 @@ func (p *page) votes(e redlock.RoundEvent) {
 			text = strings.TrimPrefix(v.Err.Error(), "dial tcp "+v.Instance+": ")
 		case v.Fence > 0:
 			text = fmt.Sprintf("fence %d", v.Fence)
+		case v.Vote == "pending":
+			text = "not asked: it was decided"
 		}
 		name := fmt.Sprintf("%-*s", width, shorten(v.Instance))
 		vote := fmt.Sprintf("%-7s", v.Vote)
