@@ -97,13 +97,14 @@ func (o *leftover) settle(v vote, now time.Time) {
 	}
 }
 
-// unclean returns the owners that are left and that nobody wants any more.
+// unclean returns the owners that nobody wants any more and that the instance has
+// not once let go of.
 func (in *instance) unclean(now time.Time) []*Lock {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var locks []*Lock
 	for _, o := range in.leftovers.list {
-		if !o.lock.wanted(now) {
+		if o.answered.IsZero() && !o.lock.wanted(now) {
 			locks = append(locks, o.lock)
 		}
 	}

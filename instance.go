@@ -323,7 +323,7 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 
 	reply, err := in.call(batch)
 	written := in.script.written
-	if isReply(err) && written == 1 && in.canRepeat(err, batch) {
+	if isReply(err) && (written == 1 || len(batch) == 0) && in.canRepeat(err, batch) {
 		return result{again: true}
 	}
 	// Written more than once: the client tried again behind our back, and an
@@ -335,7 +335,9 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 		in.setUp()
 		in.prove(now)
 	case isReply(err) && written > 0:
-		in.cold = false // the instance is there, and refuses
+		// The instance is there, and refuses. If it is for want of the script, a probe
+		// brings it.
+		in.cold = strings.HasPrefix(err.Error(), "NOSCRIPT")
 		res.notRun = written == 1
 	default:
 		res.ambiguous, res.notRun = written > 0, written == 0
@@ -345,8 +347,6 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 			in.setDown(res.err, now)
 		}
 		in.cold = true
-	}
-	if res.ambiguous {
 		in.mu.Lock()
 		in.leftovers.broken()
 		in.mu.Unlock()
