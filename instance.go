@@ -148,8 +148,11 @@ func (in *instance) run() {
 	defer timer.Stop()
 	for {
 		// Callers that were just woken are about to queue their next operation:
-		// letting them run first makes the batch several times larger.
-		runtime.Gosched()
+		// letting them run first makes the batch several times larger. What they wake
+		// may queue some more; three turns gained a tenth over one, more gained nothing.
+		for range 3 {
+			runtime.Gosched()
+		}
 		now := in.locker.now()
 		busy := in.chore(now)
 		if in.take(now) {
