@@ -149,7 +149,7 @@ func (in *instance) run() {
 	for {
 		// Callers that were just woken are about to queue their next operation:
 		// letting them run first makes the batch several times larger. What they wake
-		// may queue some more; three turns gained a tenth over one, more gained nothing.
+		// may queue some more: three turns gained about a tenth over one.
 		for range 3 {
 			runtime.Gosched()
 		}
