@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,18 +85,21 @@ func (in *instance) proveIdentity(ctx context.Context) error {
 }
 
 // identify notes that instance index is the server with a run id, and returns the
-// instance before it in the list that is the same; nil if there is none. One server
-// that is listed twice votes once.
+// instance that is the same one already; nil if there is none. A server that is
+// listed twice votes once, under the name that was asked first.
 func (l *Locker) identify(index int, id string) *instance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.runIDs == nil {
 		l.runIDs = make([]string, len(l.instances))
 	}
-	l.runIDs[index] = id
-	if i := slices.Index(l.runIDs, id); id != "" && i < index {
-		return l.instances[i]
+	for i, other := range l.runIDs {
+		if i != index && other == id && id != "" {
+			l.runIDs[index] = ""
+			return l.instances[i]
+		}
 	}
+	l.runIDs[index] = id
 	return nil
 }
 
