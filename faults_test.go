@@ -908,7 +908,7 @@ func TestLockThatIsTooLateIsNotHandedOut(t *testing.T) {
 			continue
 		}
 		require.True(t, errors.Is(err, redlock.ErrExpired) || errors.Is(err, redlock.ErrNoQuorum), err)
-		require.Less(t, time.Since(begin), lease+fast)
+		require.Less(t, time.Since(begin), time.Second+fast) // the instance time-out
 	}
 }
 
