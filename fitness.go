@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,9 +71,7 @@ func (in *instance) proveIdentity(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("it could not be asked who it is: %w", in.explain(err))
 	}
-	_, rest, _ := strings.Cut(info, "run_id:")
-	id, _, _ := strings.Cut(rest, "\r\n")
-	if other := l.identify(in.index, id); other != nil {
+	if other := l.identify(in.index, parseInfo(info)["run_id"]); other != nil {
 		err := fmt.Errorf("it is the same server as %s", other.name)
 		if in.unfit == nil {
 			l.observeInstance(in, InstanceDuplicate, err)
