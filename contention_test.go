@@ -43,7 +43,7 @@ func contend(t *testing.T, endpoints []string, skew []time.Duration, d time.Dura
 			c.now = func() time.Time { return time.Now().Add(s) }
 			return nil
 		}
-		l, err := Open(endpoints, WithObserver(observer), clock)
+		l, err := Open(endpoints, WithObserver(observer), clock, WithQuarantine(0))
 		require.NoError(t, err)
 		lockers = append(lockers, l)
 		wg.Go(func() {

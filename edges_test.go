@@ -44,7 +44,7 @@ func (c *shiftedClock) option(cfg *config) error {
 // test.
 func brought(t *testing.T, c redis.UniversalClient, opts ...Option) *Locker {
 	t.Helper()
-	l, err := New([]Instance{{Name: "the instance", Client: c}}, opts...)
+	l, err := New([]Instance{{Name: "the instance", Client: c}}, fresh(opts)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Close())
@@ -439,7 +439,7 @@ func TestCloseEndsTheQuestionToASource(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
 	source, asked := hanging(t)
-	l, err := Open(redistest.Addrs(servers), WithFencing(source), WithInstanceTimeout(inTime))
+	l, err := Open(redistest.Addrs(servers), WithFencing(source), WithInstanceTimeout(inTime), WithQuarantine(0))
 	require.NoError(t, err)
 	result := make(chan error, 1)
 	go func() {
@@ -540,7 +540,7 @@ func TestClientsThatPipelineLock(t *testing.T) {
 			pipeliner, err := build(c)
 			require.NoError(t, err)
 			defer pipeliner.Close()
-			l, err := New([]Instance{{Name: "the instance", Client: pipeliner}})
+			l, err := New([]Instance{{Name: "the instance", Client: pipeliner}}, WithQuarantine(0))
 			require.NoError(t, err)
 			defer func() { require.NoError(t, l.Close()) }()
 			k, err := l.TryAcquire(t.Context(), "r", time.Minute)
@@ -673,7 +673,7 @@ func TestCloseOfManyLocksReportsNothingFalse(t *testing.T) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	// Close may take its time here, on a busy machine.
-	l, err := Open([]string{p.Addr()}, WithoutFencing(), WithInstanceTimeout(4*inTime))
+	l, err := Open([]string{p.Addr()}, WithoutFencing(), WithInstanceTimeout(4*inTime), WithQuarantine(0))
 	require.NoError(t, err)
 	errs := make([]error, 250)
 	var wg sync.WaitGroup

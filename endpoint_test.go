@@ -21,10 +21,13 @@ import (
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
+// fresh returns opts and what they need on servers that have just been started.
+func fresh(opts []Option) []Option { return append([]Option{WithQuarantine(0)}, opts...) }
+
 // opened opens endpoints and returns the Locker, which is closed with the test.
 func opened(t *testing.T, endpoints []string, opts ...Option) *Locker {
 	t.Helper()
-	l, err := Open(endpoints, opts...)
+	l, err := Open(endpoints, fresh(opts)...)
 	require.NoError(t, err, "%q", endpoints)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return l
@@ -345,7 +348,7 @@ func TestAPasswordIsNeverShown(t *testing.T) {
 			}
 			// Twice, so that there always is an error.
 			conceals(requireRefused(t, []string{c.text, c.text}))
-			l, err := Open([]string{c.text})
+			l, err := Open([]string{c.text}, WithQuarantine(0))
 			if err != nil {
 				conceals(err.Error())
 				return
@@ -492,7 +495,7 @@ func TestSettingsThatAreNoneAreAnError(t *testing.T) {
 				require.Fail(t, "a panic", "%v", p)
 			}
 		}()
-		return Open([]string{endpoint}, opts...)
+		return Open([]string{endpoint}, fresh(opts)...)
 	}
 	for _, endpoint := range []string{
 		"redis://h?pool_size=-1",

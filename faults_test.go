@@ -57,7 +57,7 @@ func start(t testing.TB, n int, args ...string) []*redistest.Server {
 // openAt returns a Locker on endpoints, which ends with the test, and in time.
 func openAt(t testing.TB, endpoints []string, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	l, err := redlock.Open(endpoints, opts...)
+	l, err := redlock.Open(endpoints, fresh(opts)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		begin := time.Now()
@@ -244,7 +244,7 @@ func (g *rig) bring(o redis.Options, opts ...redlock.Option) *redlock.Locker {
 		g.t.Cleanup(func() { _ = c.Close() })
 		instances = append(instances, redlock.Instance{Client: c})
 	}
-	l, err := redlock.New(instances, opts...)
+	l, err := redlock.New(instances, fresh(opts)...)
 	require.NoError(g.t, err)
 	g.t.Cleanup(func() { _ = l.Close() })
 	return l

@@ -1,7 +1,9 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -14,7 +16,8 @@ import (
 )
 
 // What an instance has to prove on every new connection, before its votes count:
-// that it is not one of the others under another name, and that its clock and ours
+// that it is not one of the others under another name, that it has been up for the
+// quarantine, and that its clock and ours
 // agree well enough for the fences it may have forgotten. (The seeds of a client
 // that is far ahead would push a resource's fence, and its guard, so far that
 // clients with a right clock could not follow once the fence is forgotten.)
@@ -29,6 +32,7 @@ const (
 // an operation.
 func (in *instance) prove(now time.Time) {
 	if in.dials == nil {
+		in.tellQuarantineOff(errNoDials)
 		return
 	}
 	dials, age := in.dials.n.Load(), now.Sub(in.provedAt)
@@ -58,20 +62,24 @@ func (in *instance) prove(now time.Time) {
 	}
 }
 
-// proveIdentity fails if another instance of the list is the same server.
+// proveIdentity fails if another instance of the list is the same server. It
+// learns how long the server has been up.
 func (in *instance) proveIdentity(ctx context.Context) error {
 	l := in.locker
-	if len(l.instances) == 1 {
+	if len(l.instances) == 1 && l.quarantine() == 0 {
 		return nil
 	}
 	info, err := in.client.Info(ctx, "server").Result()
-	switch {
-	case isReply(err):
-		return nil // it may not tell
-	case err != nil:
+	now := l.now()
+	if err != nil && !isReply(err) {
 		return fmt.Errorf("it could not be asked who it is: %w", in.explain(err))
 	}
-	if other := l.identify(in.index, parseInfo(info)["run_id"]); other != nil {
+	server := newServerInfo(parseInfo(info), now)
+	in.memory.meet(server, now)
+	if !server.tells {
+		in.tellQuarantineOff(err)
+	}
+	if other := l.identify(in.index, server.runID); other != nil {
 		err := fmt.Errorf("it is the same server as %s", other.name)
 		if in.unfit == nil {
 			l.observeInstance(in, InstanceDuplicate, err)
@@ -80,6 +88,20 @@ func (in *instance) proveIdentity(ctx context.Context) error {
 	}
 	return nil
 }
+
+// tellQuarantineOff tells the observer, once, that there is no quarantine.
+func (in *instance) tellQuarantineOff(why error) {
+	if in.memory.blind || in.locker.quarantine() == 0 {
+		return
+	}
+	in.memory.blind = true
+	in.locker.observeInstance(in, QuarantineOff, cmp.Or(why, errNoUptime))
+}
+
+var (
+	errNoUptime = errors.New("INFO server has no uptime_in_seconds")
+	errNoDials  = errors.New("the client does not tell of new connections")
+)
 
 // identify notes that instance index is the server with a run id, and returns the
 // instance that is the same one already; nil if there is none. A server that is

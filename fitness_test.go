@@ -32,7 +32,7 @@ func TestAnInstanceWithAWrongClockDoesNotVote(t *testing.T) {
 	endpoints := redistest.Addrs(redistest.StartN(t, 3))
 	for _, ahead := range []time.Duration{-6 * time.Minute, 6 * time.Minute} {
 		observer, events := instanceEvents()
-		l, err := Open(endpoints, withClock(ahead), observer)
+		l, err := Open(endpoints, withClock(ahead), observer, WithQuarantine(0))
 		require.NoError(t, err)
 		_, err = l.TryAcquire(t.Context(), "r", time.Minute)
 		require.ErrorIs(t, err, ErrNoQuorum)
@@ -49,7 +49,7 @@ func TestAnInstanceWithAWrongClockDoesNotVote(t *testing.T) {
 		{withClock(time.Hour), WithFenceRetention(3 * time.Hour)},
 		{withClock(time.Hour), WithoutFencing()},
 	} {
-		l, err := Open(endpoints, opts...)
+		l, err := Open(endpoints, fresh(opts)...)
 		require.NoError(t, err)
 		k, err := l.TryAcquire(t.Context(), "r", time.Minute)
 		require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestTheClockIsAskedOncePerConnection(t *testing.T) {
 		return calls(stats, "time")
 	}
 	for n := range 2 {
-		l, err := New([]Instance{{Client: c}})
+		l, err := New([]Instance{{Client: c}}, WithQuarantine(0))
 		require.NoError(t, err)
 		for range 50 {
 			k, err := l.TryAcquire(t.Context(), "r", time.Minute)
@@ -88,7 +88,7 @@ func TestAClockThatMayNotBeAskedIsUnknown(t *testing.T) {
 	s := redistest.Start(t)
 	s.MustDo(t, "ACL", "SETUSER", "worker", "on", ">secret", "~*", "+set", "+get", "+del", "+pttl", "+pexpire", "+eval", "+evalsha")
 	observer, events := instanceEvents()
-	l, err := Open([]string{"redis://worker:secret@" + s.Addr()}, observer)
+	l, err := Open([]string{"redis://worker:secret@" + s.Addr()}, observer, WithQuarantine(0))
 	require.NoError(t, err)
 	defer l.Close()
 	for range 3 {
@@ -129,7 +129,7 @@ func TestOneServerUnderTwoNamesVotesOnce(t *testing.T) {
 	_, port, err := net.SplitHostPort(servers[0].Addr())
 	require.NoError(t, err)
 	observer, events := instanceEvents()
-	l, err := Open([]string{servers[0].Addr(), "localhost:" + port, servers[1].Addr()}, observer)
+	l, err := Open([]string{servers[0].Addr(), "localhost:" + port, servers[1].Addr()}, observer, WithQuarantine(0))
 	require.NoError(t, err)
 	defer l.Close()
 	k, err := l.TryAcquire(t.Context(), "r", time.Minute)

@@ -1,6 +1,10 @@
 package redlock
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // parseInfo reads an answer to INFO: lines of name:value.
 func parseInfo(text string) map[string]string {
@@ -12,4 +16,28 @@ func parseInfo(text string) map[string]string {
 		}
 	}
 	return fields
+}
+
+// A serverInfo is what a server tells of itself.
+type serverInfo struct {
+	runID   string // a new one for each start; empty where it does not tell
+	started time.Time
+	tells   bool // started is known
+}
+
+// newServerInfo reads an answer to INFO server that came at now. The start is the
+// beginning of the second in which it lies, as the server counts its uptime in
+// whole seconds, on our clock.
+func newServerInfo(fields map[string]string, now time.Time) serverInfo {
+	s := serverInfo{runID: fields["run_id"]}
+	seconds, err := strconv.ParseUint(fields["uptime_in_seconds"], 10, 31)
+	if err != nil {
+		return s
+	}
+	uptime := time.Duration(seconds) * time.Second //nolint:gosec // of 31 bits
+	if micros, err := strconv.ParseUint(fields["server_time_usec"], 10, 63); err == nil {
+		uptime += time.Duration(micros%1e6) * time.Microsecond //nolint:gosec // below a second
+	}
+	s.started, s.tells = now.Add(-uptime), true
+	return s
 }

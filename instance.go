@@ -66,13 +66,14 @@ type instance struct {
 	args      []any
 	numKeys   int
 	script    scriptArg
-	proved    uint64        // the connections when the instance last proved itself
-	provedAt  time.Time     // when it was last asked to
-	sendText  bool          // the next batch goes with the text of the script
-	alone     int           // how many operations are to be sent each in a batch of its own
-	cold      bool          // no answer yet on the connection
-	clockless bool          // it does not tell its time
-	unfit     error         // why its votes do not count; nil if they do
+	proved    uint64    // the connections when the instance last proved itself
+	provedAt  time.Time // when it was last asked to
+	sendText  bool      // the next batch goes with the text of the script
+	alone     int       // how many operations are to be sent each in a batch of its own
+	cold      bool      // no answer yet on the connection
+	clockless bool      // it does not tell its time
+	unfit     error     // why its grants do not count; nil if they do
+	memory    memory
 	probeAt   time.Time     // when to try again, while down
 	backoff   time.Duration // between probes
 }
@@ -447,6 +448,9 @@ func (s *scriptArg) MarshalBinary() ([]byte, error) {
 // deliver hands out the answers of a batch.
 func (in *instance) deliver(batch []*round, res result) {
 	now := in.locker.now()
+	if res.err == nil {
+		in.memory.answered = now
+	}
 	lines := res.lines
 	if res.err == nil && len(batch) > 0 && strings.Count(lines, "\n") != len(batch)-1 {
 		res.err = fmt.Errorf("unexpected answer %.40q", lines)
@@ -459,9 +463,7 @@ func (in *instance) deliver(batch []*round, res result) {
 		if res.err == nil {
 			a = parseAnswer(line)
 		}
-		if a.vote == granted && in.unfit != nil && r.op != opRelease {
-			a = answer{vote: failed, err: in.unfit}
-		}
+		a = in.weigh(r, a, now)
 		if res.ambiguous && r.op.grants() {
 			in.remember(r.lock, now)
 		}

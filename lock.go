@@ -121,6 +121,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := l.checkTTL(ttl); err != nil {
 		return err
 	}
+	l.asksFor(ttl)
 	if err := ctx.Err(); err != nil {
 		return &endedError{op: "extend", resource: k.resource, ctx: ctx}
 	}

@@ -57,13 +57,15 @@ type InstanceChange string
 
 // The changes of an instance.
 const (
-	InstanceDown      InstanceChange = "down"              // no connection, or silence: its votes fail at once, and it is probed
-	InstanceUp        InstanceChange = "up"                // it answers again
-	CleanUpOverflow   InstanceChange = "clean-up overflow" // an owner may stay on it until its ttl ends
-	CleanUpLeft       InstanceChange = "clean-up left"     // Close ended before it was clean: owners may stay on it until their ttl ends
-	InstanceDuplicate InstanceChange = "duplicate"         // it is another instance under a second name: its grants fail
-	ClockOff          InstanceChange = "clock off"         // its clock is too far from ours: its grants fail
-	ClockUnknown      InstanceChange = "clock unknown"     // it does not tell its time
+	InstanceDown        InstanceChange = "down"              // no connection, or silence: its votes fail at once, and it is probed
+	InstanceUp          InstanceChange = "up"                // it answers again
+	CleanUpOverflow     InstanceChange = "clean-up overflow" // an owner may stay on it until its ttl ends
+	CleanUpLeft         InstanceChange = "clean-up left"     // Close ended before it was clean: owners may stay on it until their ttl ends
+	InstanceDuplicate   InstanceChange = "duplicate"         // it is another instance under a second name: its grants fail
+	InstanceQuarantined InstanceChange = "quarantined"       // it restarted, or took over: its votes fail for a while (see [QuarantineError] in Err)
+	QuarantineOff       InstanceChange = "quarantine off"    // it does not tell its uptime: after a restart it counts at once
+	ClockOff            InstanceChange = "clock off"         // its clock is too far from ours: its grants fail
+	ClockUnknown        InstanceChange = "clock unknown"     // it does not tell its time
 )
 
 // An InstanceEvent tells that the state of an instance changed.

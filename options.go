@@ -21,6 +21,7 @@ type config struct {
 	withoutFencing  bool
 	source          FencingSource
 	retention       time.Duration
+	quarantined     time.Duration // quarantineByTTL: by the largest ttl
 	prefix          string
 	observer        Observer
 	tls             *tls.Config
@@ -35,6 +36,7 @@ func defaults() config {
 		retryMin:    10 * time.Millisecond,
 		retryMax:    250 * time.Millisecond,
 		retention:   10 * time.Minute,
+		quarantined: quarantineByTTL,
 	}
 }
 
@@ -163,6 +165,34 @@ func WithFenceRetention(d time.Duration) Option {
 		return nil
 	}
 }
+
+// WithQuarantine sets how long an instance has to be up before it counts, for an
+// acquire or an extend: one that restarted may have forgotten what it granted. The
+// default is the largest ttl that this Locker was asked for, 1 h at most, and 2 s.
+// That is enough if all clients of a resource use ttls up to that; where others
+// use larger ones, or one is above 1 h, all have to set the largest, and 2 s.
+//
+// The server counts its uptime in whole seconds, so up to one of d is lost to
+// rounding. New servers count after d: then a first Acquire waits for that, once.
+// 0 turns the quarantine off, for servers that never lose a write; with servers
+// that do, a restart lets a second holder in. A negative d, and one above 365 days,
+// are refused.
+//
+// A restart is seen on the new connection that it makes necessary, by INFO server
+// (rights: +info), and costs an operation nothing. Where the server does not tell,
+// and on a [redis.ClusterClient] or [redis.Ring], there is no quarantine; the
+// observer hears of it ([QuarantineOff]).
+func WithQuarantine(d time.Duration) Option {
+	return func(c *config) error {
+		if d < 0 || d > maxTTL {
+			return fmt.Errorf("WithQuarantine: %v is not between 0 and %v", d, maxTTL)
+		}
+		c.quarantined = d
+		return nil
+	}
+}
+
+const quarantineByTTL time.Duration = -1
 
 // WithKeyPrefix puts prefix before the resource in every key. The default is
 // none, so that clients of other Redlock libraries and this one exclude each

@@ -753,7 +753,7 @@ func withBroughtClients(t *testing.T, healthy []*redistest.Server, odd odd, buil
 			}
 			instances = append(instances, redlock.Instance{Name: addr, Client: c})
 		}
-		l, err := redlock.New(instances, redlock.WithInstanceTimeout(patience))
+		l, err := redlock.New(instances, redlock.WithInstanceTimeout(patience), redlock.WithQuarantine(0))
 		require.NoError(t, err)
 		return l
 	}

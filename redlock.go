@@ -33,6 +33,8 @@ type Locker struct {
 	closed   chan struct{} // closed when Close returns
 	closeErr error
 
+	longestTTL atomic.Int64 // that was asked for
+
 	inside   atomic.Int64 // calls in progress; more than shutting once Close has begun
 	leftOnce sync.Once
 
@@ -134,6 +136,7 @@ func (l *Locker) newRequest(ctx context.Context, resource string, ttl time.Durat
 	if err := l.checkTTL(ttl); err != nil {
 		return nil, err
 	}
+	l.asksFor(ttl)
 	if full := validity(ttl, l.driftFactor, l.driftBase); q.minValidity >= full {
 		return nil, fmt.Errorf("redlock: WithMinValidity: %v is not less than the %v that a ttl of %v leaves", q.minValidity, full, ttl)
 	}

@@ -28,9 +28,14 @@ func open(t testing.TB, n int, opts ...redlock.Option) (*redlock.Locker, []*redi
 	return openOn(t, redistest.Addrs(servers), opts...), servers
 }
 
+// fresh returns opts and what they need on servers that have just been started.
+func fresh(opts []redlock.Option) []redlock.Option {
+	return append([]redlock.Option{redlock.WithQuarantine(0)}, opts...)
+}
+
 func openOn(t testing.TB, endpoints []string, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	l, err := redlock.Open(endpoints, opts...)
+	l, err := redlock.Open(endpoints, fresh(opts)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
@@ -423,7 +428,7 @@ func TestNewLeavesTheCallersClientsOpen(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		instances = append(instances, redlock.Instance{Name: fmt.Sprint("node-", i), Client: c})
 	}
-	l, err := redlock.New(instances)
+	l, err := redlock.New(instances, redlock.WithQuarantine(0))
 	require.NoError(t, err)
 	k, err := l.Acquire(t.Context(), "orders", ttl)
 	require.NoError(t, err)

@@ -980,7 +980,7 @@ func TestAUserOfFewRightsCanDoEverything(t *testing.T) {
 	}
 
 	// And so can the library, the handshake of its client included.
-	l, err := Open([]string{"redis://u:pw@" + s.Addr()}, WithKeyPrefix("lock:"))
+	l, err := Open([]string{"redis://u:pw@" + s.Addr()}, WithKeyPrefix("lock:"), WithQuarantine(0))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Close()) }()
 	k, err := l.TryAcquire(t.Context(), "r", 10*time.Second)
@@ -1123,7 +1123,7 @@ func TestWithoutTheRightToRunScriptsNothingIsDone(t *testing.T) {
 	admin := connect(t, s.Addr(), "")
 	for _, missing := range []string{"eval", "evalsha", "eval evalsha"} {
 		admin.userWithout(t, s.Addr(), strings.Fields(missing)...)
-		l, err := Open([]string{"redis://u:pw@" + s.Addr()}, WithKeyPrefix("lock:"), WithInstanceTimeout(200*time.Millisecond))
+		l, err := Open([]string{"redis://u:pw@" + s.Addr()}, WithKeyPrefix("lock:"), WithInstanceTimeout(200*time.Millisecond), WithQuarantine(0))
 		require.NoError(t, err)
 		_, err = l.TryAcquire(t.Context(), "r", 10*time.Second)
 		require.ErrorIs(t, err, ErrNoQuorum, missing)

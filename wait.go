@@ -42,8 +42,9 @@ func backoff(n int, least, most time.Duration) time.Duration {
 	return least + rand.N(max(bound-least, 1))
 }
 
-// freeIn returns how long it takes until so many leases of others have run out
-// that a quorum could grant; false if leases are not what is in the way.
+// freeIn returns how long it takes until so many leases of others, and so many
+// quarantines, have run out that a quorum could grant; false if that is not what
+// is in the way.
 func (r *round) freeIn() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +55,7 @@ func freeIn(t tally, votes []vote, leases []int64) (time.Duration, bool) {
 	missing := t.quorum() - t.granted
 	var left []int64
 	for i, v := range votes {
-		if v == refused && leases[i] >= 0 {
+		if v == refused && leases[i] >= 0 || v == failed && leases[i] > 0 {
 			left = append(left, leases[i])
 		}
 	}

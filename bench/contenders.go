@@ -71,7 +71,7 @@ type redlockLocker struct {
 }
 
 func openRedlock(addrs []string, ttl time.Duration, opts ...redlock.Option) (locker, error) {
-	l, err := redlock.Open(addrs, opts...)
+	l, err := redlock.Open(addrs, append(opts, redlock.WithQuarantine(0))...) // the servers are new
 	if err != nil {
 		return nil, err
 	}

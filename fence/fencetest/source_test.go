@@ -55,7 +55,7 @@ func TestASequenceOfPostgreSQLIsASource(t *testing.T) {
 	require.NoError(t, err)
 	requireOrder(t, s)
 
-	locker, err := redlock.Open(redistest.Addrs(redistest.StartN(t, 3)), redlock.WithFencing(s))
+	locker, err := redlock.Open(redistest.Addrs(redistest.StartN(t, 3)), redlock.WithFencing(s), redlock.WithQuarantine(0))
 	require.NoError(t, err)
 	defer locker.Close()
 	lock, err := locker.Acquire(t.Context(), "r", 10*time.Second)

@@ -41,7 +41,7 @@ func serveWriter(text string, in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return err
 	}
-	locker, err := redlock.Open(j.Endpoints, redlock.WithInstanceTimeout(time.Second)) // on a busy machine, too
+	locker, err := redlock.Open(j.Endpoints, redlock.WithInstanceTimeout(time.Second), redlock.WithQuarantine(0)) // on a busy machine, too
 	if err != nil {
 		return err
 	}

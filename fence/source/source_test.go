@@ -31,7 +31,7 @@ func ExampleCounter() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	locker, err := redlock.Open([]string{"redis://" + server.Addr()}, redlock.WithFencing(counter))
+	locker, err := redlock.Open([]string{"redis://" + server.Addr()}, redlock.WithFencing(counter), redlock.WithQuarantine(0))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestACounterThatHoldsNoNumberFails(t *testing.T) {
 
 func TestALockerTakesItsTokens(t *testing.T) {
 	counter, server := open(t)
-	locker, err := redlock.Open(redistest.Addrs(redistest.StartN(t, 3)), redlock.WithFencing(counter))
+	locker, err := redlock.Open(redistest.Addrs(redistest.StartN(t, 3)), redlock.WithFencing(counter), redlock.WithQuarantine(0))
 	require.NoError(t, err)
 	defer locker.Close()
 	var last uint64
