@@ -32,6 +32,7 @@ type Lock struct {
 	releasing sync.Mutex // one Release at a time
 
 	mu        sync.Mutex
+	ttl       time.Duration // that was last asked for
 	window    window
 	asked     time.Time  // before its acquire was sent
 	shortened int        // extends that were to bring the expiry nearer
@@ -39,6 +40,7 @@ type Lock struct {
 	reason    LostReason // once it is final how the lock ended
 	cause     error      // what showed it
 	released  bool       // a release was sent
+	keeping   *keeping   // nil when it is not kept alive
 
 	next, prev *Lock // the Locker's list of held locks
 }
@@ -98,7 +100,11 @@ func (k *Lock) Remaining() time.Duration {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.window.remaining(k.locker.now())
+	left := k.window.remaining(k.locker.now())
+	if k.released {
+		return min(left, 0)
+	}
+	return left
 }
 
 // Extend makes the lock hold for ttl from now. It succeeds when a majority of
@@ -130,15 +136,37 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 		return k.afterClose()
 	}
 	defer l.exit()
-	r, asked, shortened, err := k.startExtend(ctx, ttl)
+	x, err := k.startExtend(ctx, ttl)
 	if err != nil {
 		return err
 	}
-	defer r.leave()
-	if err := r.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); errors.Is(err, ErrClosed) {
+	defer x.round.leave()
+	defer k.reschedule()
+	if err := x.round.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); errors.Is(err, ErrClosed) {
 		return k.afterClose()
 	}
+	return k.concludeExtend(ctx, x)
+}
 
+// reschedule tells the keeper that the window has changed.
+func (k *Lock) reschedule() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.keeping != nil {
+		k.locker.keeper.hurry(k.keeping)
+	}
+}
+
+// An extension is an extend that was sent.
+type extension struct {
+	round     *round
+	asked     window // that it is to open
+	shortened int    // extends that were to bring the expiry nearer, until then
+}
+
+// concludeExtend takes the votes on an extend.
+func (k *Lock) concludeExtend(ctx context.Context, x extension) error {
+	r := x.round
 	r.mu.Lock()
 	t := r.tally
 	r.healing = t.outcome() == won
@@ -147,7 +175,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 
 	switch {
 	case t.outcome() == won:
-		if err := k.confirm(asked, shortened); err != nil {
+		if err := k.confirm(x.asked, x.shortened); err != nil {
 			return err
 		}
 		for _, in := range absent {
@@ -168,14 +196,14 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 }
 
-// startExtend sends an extend, and returns the window that it asks for.
-func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, window, int, error) {
+// startExtend sends an extend.
+func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (extension, error) {
 	l := k.locker
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := l.now()
 	if err := k.endedLocked(now); err != nil {
-		return nil, window{}, 0, err
+		return extension{}, err
 	}
 	asked := k.clip(window{now, validity(ttl, l.driftFactor, l.driftBase)})
 	// From here on, instances may expire the key at the end of this window: a
@@ -183,10 +211,11 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, wind
 	shorter := asked.endsBefore(k.window)
 	if shorter {
 		if !k.setWindowLocked(asked) {
-			return nil, window{}, 0, k.loseLocked(LostExpired, nil, now)
+			return extension{}, k.loseLocked(LostExpired, nil, now)
 		}
 		k.shortened++
 	}
+	k.ttl = ttl
 	k.lease.Store(max(k.lease.Load(), int64(ttl)))
 
 	r := l.newRound(ctx, opExtend, k)
@@ -194,7 +223,7 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, wind
 	r.ttl, r.keep, r.token = serverTTL(ttl), l.keep(ttl), k.token
 	// Under the lock, so that nothing of this owner is queued behind its release.
 	r.send(now)
-	return r, asked, k.shortened, nil
+	return extension{r, asked, k.shortened}, nil
 }
 
 // confirm takes the window of an extend that a majority confirmed.
@@ -280,7 +309,14 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 	first = !k.released
 	if first {
 		k.late = k.window.remaining(now) <= 0
-		k.giveUpLocked(now)
+		reason := LostReleased
+		switch {
+		case k.late && k.heldTooLong(now):
+			reason = LostMaxHold
+		case k.late:
+			reason = LostExpired
+		}
+		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
 	return k.sendRelease(ctx, now), first, nil
 }
@@ -350,7 +386,7 @@ func (k *Lock) lose(reason LostReason, cause error) error {
 
 func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	if k.reason == "" && !k.released {
-		k.giveUpLocked(now)
+		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason, cause: cause})
 		k.sendRelease(context.Background(), now).leave()
 	}
 	k.endLocked(reason, cause)
@@ -375,13 +411,16 @@ func (k *Lock) lostLocked() *LostError {
 	return &LostError{Resource: k.resource, Reason: k.reason, cause: k.cause}
 }
 
-// giveUpLocked ends the window at now. From here on the workers send nothing of
-// this owner but releases.
-func (k *Lock) giveUpLocked(now time.Time) {
+// giveUpLocked ends the window at now, and says why to whom it may concern. From
+// here on the workers send nothing of this owner but releases.
+func (k *Lock) giveUpLocked(now time.Time, why *LostError) {
 	k.released = true
 	k.phase.Store(over)
-	k.window.length = min(k.window.length, elapsed(k.window.start, now))
+	if k.window.remaining(now) > signalEarly { // else it is as good as over: its loss is not told after its end
+		k.window.length = elapsed(k.window.start, now)
+	}
 	k.locker.forget(k)
+	k.signalLocked(why)
 }
 
 // setWindowLocked opens a new window; it reports whether the keys are still there
@@ -460,6 +499,7 @@ var (
 	errNilLocker  = errors.New("redlock: the locker is nil")
 	errNilLock    = errors.New("redlock: the lock is nil")
 	errNilContext = errors.New("redlock: the context is nil")
+	errNilFunc    = errors.New("redlock: the function is nil")
 )
 
 // abandon gives up a lock whose round was not won, and releases it everywhere, in
@@ -480,8 +520,8 @@ func (k *Lock) shut() *round {
 		return nil
 	}
 	now := k.locker.now()
-	k.giveUpLocked(now)
 	k.endLocked(LostClosed, ErrClosed)
+	k.giveUpLocked(now, k.lostLocked())
 	return k.sendRelease(context.Background(), now)
 }
 

@@ -23,8 +23,9 @@ type Locker struct {
 	born       time.Time // the origin of Lock.until
 	seeds      seeds
 	tokens     *sourceGuard // nil: the quorum issues the tokens, or nobody does
-	dispatcher *dispatcher  // nil: nobody observes
-	rounds     sync.Pool    // of *round
+	keeper     keeper
+	dispatcher *dispatcher // nil: nobody observes
+	rounds     sync.Pool   // of *round
 
 	ctx      context.Context //nolint:containedctx // of the calls to the instances
 	cancel   context.CancelFunc
@@ -196,7 +197,7 @@ type attempt struct {
 // goal is reached. An owner is never used twice: a release of this round that
 // comes late can't touch the next one.
 func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool) attempt {
-	k := &Lock{locker: l, resource: q.resource, key: q.key, fence: q.fence, owner: rand.Text(), maxHold: q.maxHold}
+	k := &Lock{locker: l, resource: q.resource, key: q.key, fence: q.fence, owner: rand.Text(), ttl: q.ttl, maxHold: q.maxHold}
 	k.lease.Store(int64(q.ttl))
 	now := l.now()
 	k.asked = now
