@@ -149,6 +149,55 @@ func (in *instance) proveClock(ctx context.Context) error {
 	return err
 }
 
+// compareClocks compares what an extend tells of the time that the instance's
+// clock has counted with what ours have. An instance that still gives the key more
+// time than it can have does not count.
+func (in *instance) compareClocks(r *round, a answer, res result, now time.Time) answer {
+	s := &r.lock.sightings[in.index]
+	before := *s
+	*s = sighting{}
+	if a.vote != granted || res.ambiguous {
+		return a // nobody knows when it sets the expiry, or whether
+	}
+	*s = sighting{res.sent, elapsed(res.sent, now), milliseconds(r.ttl)}
+	if r.op == opHeal || a.lease < 0 {
+		return a
+	}
+	left := milliseconds(a.lease)
+	if !r.shorter {
+		s.ttl = max(s.ttl, left)
+	}
+	if before.ttl == 0 {
+		return a
+	}
+	l := in.locker
+	missed := before.missed(left, res.sent, now, l.driftFactor, l.driftBase)
+	var err error
+	if missed != 0 {
+		err = &paceError{missed}
+		if !in.astray {
+			l.observeInstance(in, ClockAstray, err)
+		}
+	}
+	in.astray = err != nil
+	if missed < 0 {
+		return answer{vote: failed, fence: a.fence, err: err}
+	}
+	return a
+}
+
+// A paceError is the failed vote of an instance whose clock has counted less time
+// than has gone by; and the cause of an event if it has counted more.
+type paceError struct{ missed time.Duration }
+
+func (e *paceError) Error() string {
+	how := "more"
+	if e.missed < 0 {
+		how = "less"
+	}
+	return fmt.Sprintf("its clock has counted at least %v %s than ours: it was set, or runs at another rate", e.missed.Abs().Round(time.Millisecond), how)
+}
+
 // A clockError is the failed vote of an instance whose clock is too far from
 // ours.
 type clockError struct{ offset, most time.Duration }

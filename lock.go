@@ -28,6 +28,11 @@ type Lock struct {
 	onIt   atomic.Uint64 // bit i: instance i may have been sent a grant
 	unsure atomic.Uint64 // bit i: an extend to a shorter ttl may still reach instance i
 	onList atomic.Uint64 // bit i: the clean-up list of instance i has it
+	onWay  atomic.Uint64 // bit i: an extend or a heal is on its way to instance i
+
+	// When each instance last set the expiry; made by the first extend, and then of
+	// the instances' workers, one each.
+	sightings []sighting
 
 	releasing sync.Mutex // one Release at a time
 
@@ -35,6 +40,8 @@ type Lock struct {
 	ttl       time.Duration // that was last asked for
 	window    window
 	asked     time.Time  // before its acquire was sent
+	won       time.Time  // when that was decided
+	granted   uint64     // bit i: instance i had granted it then
 	shortened int        // extends that were to bring the expiry nearer
 	late      bool       // the window was over when it was first released
 	reason    LostReason // once it is final how the lock ended
@@ -215,15 +222,30 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (extension, e
 		}
 		k.shortened++
 	}
-	k.ttl = ttl
 	k.lease.Store(max(k.lease.Load(), int64(ttl)))
+	if k.sightings == nil {
+		k.sightings = k.firstSightingsLocked()
+	}
 
+	k.ttl = ttl
 	r := l.newRound(ctx, opExtend, k)
 	r.start, r.shorter = now, shorter
 	r.ttl, r.keep, r.token = serverTTL(ttl), l.keep(ttl), k.token
 	// Under the lock, so that nothing of this owner is queued behind its release.
 	r.send(now)
 	return extension{r, asked, k.shortened}, nil
+}
+
+// firstSightingsLocked returns what the acquire tells of when the instances set the
+// expiry.
+func (k *Lock) firstSightingsLocked() []sighting {
+	s := make([]sighting, len(k.locker.instances))
+	for i := range s {
+		if k.granted&(1<<i) != 0 {
+			s[i] = sighting{k.asked, elapsed(k.asked, k.won), milliseconds(serverTTL(k.ttl))}
+		}
+	}
+	return s
 }
 
 // confirm takes the window of an extend that a majority confirmed.
@@ -290,9 +312,11 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	defer r.leave()
 	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
-	if !r.concluded() {
-		// Free it is, but a few more answers may tell that it had been lost.
-		_, _ = r.await(context.Background(), lingerTime, confirmed)
+	// Free it is, but a few more answers may tell that it had been lost; and a renewal
+	// that has left already is to arrive before this returns.
+	over := func(t tally) bool { return confirmed(t) && k.onWay.Load() == 0 }
+	if !r.concluded() || k.onWay.Load() != 0 {
+		_, _ = r.await(context.Background(), lingerTime, over)
 	}
 	return k.finishRelease(r, first)
 }
@@ -488,6 +512,11 @@ func (k *Lock) mayBeOn(i int) bool { return k.onIt.Load()&(1<<i) != 0 }
 // reports whether it is so.
 func (k *Lock) doubt(i int)         { k.unsure.Or(1 << i) }
 func (k *Lock) unsureOf(i int) bool { return k.unsure.Load()&(1<<i) != 0 }
+
+// leaves notes that an extend or a heal is on its way to instance i, and arrives
+// that it is not any more.
+func (k *Lock) leaves(i int)  { k.onWay.Or(1 << i) }
+func (k *Lock) arrives(i int) { k.onWay.And(^uint64(1 << i)) }
 
 // list notes that the lock is on the clean-up list of instance i; listed reports
 // whether it is.

@@ -232,6 +232,12 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 	t := r.tally
 	token, count := top(r.votes, r.fences)
 	highest := slices.Max(r.fences)
+	var grants uint64
+	for i, v := range r.votes {
+		if v == granted {
+			grants |= 1 << i
+		}
+	}
 	r.mu.Unlock()
 	if highest > r.token {
 		l.seeds.learn(highest, r.start)
@@ -262,6 +268,7 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 		a.err = ErrExpired
 		return a
 	}
+	k.won, k.granted = now, grants
 	_ = k.setWindowLocked(k.window) // nobody else has k yet
 	k.phase.Store(held)             // in this order: a held lock without a window is nobody's
 	if a.err = l.register(k, now); a.err == nil {

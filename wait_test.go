@@ -75,6 +75,10 @@ func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 		}
 		return time.Duration(leases[i]+1) * time.Millisecond
 	}
+	// A failed vote with a lease is one of an instance in quarantine.
+	waits := func(i int) bool {
+		return votes[i] == refused && leases[i] >= 0 || votes[i] == failed && leases[i] > 0
+	}
 	have := 0
 	for _, v := range votes {
 		if v == granted {
@@ -85,12 +89,12 @@ func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 		return 0, false
 	}
 	for at := range votes {
-		if votes[at] != refused || leases[at] < 0 || ok && end(at) >= free {
+		if !waits(at) || ok && end(at) >= free {
 			continue
 		}
 		could := have
-		for i, v := range votes {
-			if v == refused && leases[i] >= 0 && end(i) <= end(at) {
+		for i := range votes {
+			if waits(i) && end(i) <= end(at) {
 				could++
 			}
 		}
