@@ -79,6 +79,7 @@ type sighting struct {
 	from  time.Time
 	width time.Duration
 	ttl   time.Duration // that it was given; 0 when nothing is known
+	doubt bool          // a request may still reach it late, and set the expiry then
 }
 
 // missed returns by how much an instance's clock is out of what is possible, when

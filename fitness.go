@@ -149,17 +149,22 @@ func (in *instance) proveClock(ctx context.Context) error {
 	return err
 }
 
+// paceGrace is how much more time than it can have an instance may give a key, and
+// still count. A copy of an extend that arrives a little late explains so much; and
+// to the holder, too much time does no harm.
+const paceGrace = 50 * time.Millisecond
+
 // compareClocks compares what an extend tells of the time that the instance's
 // clock has counted with what ours have. An instance that still gives the key more
 // time than it can have does not count.
 func (in *instance) compareClocks(r *round, a answer, res result, now time.Time) answer {
 	s := &r.lock.sightings[in.index]
 	before := *s
-	*s = sighting{}
-	if a.vote != granted || res.ambiguous {
-		return a // nobody knows when it sets the expiry, or whether
+	*s = sighting{doubt: before.doubt || res.ambiguous}
+	if a.vote != granted || s.doubt {
+		return a
 	}
-	*s = sighting{res.sent, elapsed(res.sent, now), milliseconds(r.ttl)}
+	s.from, s.width, s.ttl = res.sent, elapsed(res.sent, now), milliseconds(r.ttl)
 	if r.op == opHeal || a.lease < 0 {
 		return a
 	}
@@ -180,7 +185,7 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 		}
 	}
 	in.astray = err != nil
-	if missed < 0 {
+	if missed < -paceGrace {
 		return answer{vote: failed, fence: a.fence, err: err}
 	}
 	return a

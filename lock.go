@@ -242,7 +242,7 @@ func (k *Lock) firstSightingsLocked() []sighting {
 	s := make([]sighting, len(k.locker.instances))
 	for i := range s {
 		if k.granted&(1<<i) != 0 {
-			s[i] = sighting{k.asked, elapsed(k.asked, k.won), milliseconds(serverTTL(k.ttl))}
+			s[i] = sighting{from: k.asked, width: elapsed(k.asked, k.won), ttl: milliseconds(serverTTL(k.ttl))}
 		}
 	}
 	return s
