@@ -117,6 +117,22 @@ func (in *instance) enqueue(r *round, now time.Time) error {
 	return err
 }
 
+// enqueueBoth queues r and next, next to each other.
+func (in *instance) enqueueBoth(r, next *round, now time.Time) (err, errNext error) {
+	in.mu.Lock()
+	if err = in.acceptsLocked(r, now); err == nil {
+		in.queue = append(in.queue, r)
+	}
+	if errNext = in.acceptsLocked(next, now); errNext == nil {
+		in.queue = append(in.queue, next)
+	}
+	in.mu.Unlock()
+	if err == nil || errNext == nil {
+		in.signal()
+	}
+	return err, errNext
+}
+
 var errQueueFull = fmt.Errorf("more than %d operations are waiting", maxQueue)
 
 func (in *instance) acceptsLocked(r *round, now time.Time) error {

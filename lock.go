@@ -342,7 +342,26 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		}
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
-	return k.sendRelease(ctx, now), first, nil
+	if !first || k.late {
+		return k.sendRelease(ctx, now), first, nil
+	}
+	return k.handOver(ctx, now), first, nil
+}
+
+// handOver sends a release to every instance, and with it an acquire for the first
+// who waits in this process.
+func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
+	l := k.locker
+	w := l.waitlists.next(k, now)
+	if w == nil {
+		return k.sendRelease(ctx, now)
+	}
+	r := l.newRound(ctx, opRelease, k)
+	r.start = now
+	turn := l.begin(w.ctx, w.q)
+	r.sendWith(turn, now)
+	w.turn <- turn
+	return r
 }
 
 // finishRelease counts the votes on a release.
@@ -412,6 +431,7 @@ func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	if k.reason == "" && !k.released {
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason, cause: cause})
 		k.sendRelease(context.Background(), now).leave()
+		k.locker.waitlists.freed(k)
 	}
 	k.endLocked(reason, cause)
 	return k.lostLocked()
@@ -479,6 +499,14 @@ func (k *Lock) wanted(now time.Time) bool {
 		return int64(now.Sub(k.locker.born)) < k.until.Load()
 	}
 	return false
+}
+
+// leaseLeft returns how long the keys of the lock have a use for its holder.
+func (k *Lock) leaseLeft(now time.Time) time.Duration {
+	if k.phase.Load() != held {
+		return 0
+	}
+	return time.Duration(k.until.Load()) - now.Sub(k.locker.born)
 }
 
 // claim reports whether the keys of the lock have no use any more, and sees to it

@@ -99,8 +99,26 @@ func (r *round) send(now time.Time) {
 	}
 }
 
+// sendWith queues r, a release, and next, an acquire, at every instance, so that
+// both are in one script.
+func (r *round) sendWith(next *round, now time.Time) {
+	n := int32(len(r.votes)) //nolint:gosec // at most 64
+	r.refs.Add(n)
+	next.refs.Add(n)
+	for _, in := range r.locker.instances {
+		err, errNext := in.enqueueBoth(r, next, now)
+		r.sent(in, err, now)
+		next.sent(in, errNext, now)
+	}
+}
+
 func (r *round) sendTo(in *instance, now time.Time) {
-	if err := in.enqueue(r, now); err != nil {
+	r.sent(in, in.enqueue(r, now), now)
+}
+
+// sent takes what came of queueing r.
+func (r *round) sent(in *instance, err error, now time.Time) {
+	if err != nil {
 		in.undelivered(r, now)
 		r.answer(in, answer{vote: failed, err: err})
 		r.leave()

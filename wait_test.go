@@ -189,12 +189,20 @@ func waiting(lease int64) (*Locker, *attempt) {
 	return l, &attempt{round: r}
 }
 
+// pauses is the pause of a caller that waits alone.
+func pauses(ctx context.Context, l *Locker, q *request, a *attempt, n int) bool {
+	w := l.waitlists.join(ctx, q, true)
+	defer l.waitlists.leave(w)
+	_, again := l.pause(w, a, n)
+	return again
+}
+
 func TestPauseIsARandomTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, a := waiting(-1)
 		for n := range 20 {
 			start := time.Now()
-			require.True(t, l.pause(t.Context(), &request{maxWait: never, start: start}, a, n))
+			require.True(t, pauses(t.Context(), l, &request{maxWait: never, start: start}, a, n))
 			require.GreaterOrEqual(t, time.Since(start), l.retryMin)
 			require.LessOrEqual(t, time.Since(start), l.retryMax)
 		}
@@ -207,7 +215,7 @@ func TestPauseEndsWhenTheLeasesDo(t *testing.T) {
 		require.NoError(t, WithRetryDelay(time.Second, time.Minute)(&l.config))
 		for n := range 20 {
 			start := time.Now()
-			require.True(t, l.pause(t.Context(), &request{maxWait: never, start: start}, a, n+10))
+			require.True(t, pauses(t.Context(), l, &request{maxWait: never, start: start}, a, n+10))
 			require.GreaterOrEqual(t, time.Since(start), 2*time.Millisecond)
 			require.Less(t, time.Since(start), 2*time.Millisecond+l.retryMin)
 		}
@@ -220,12 +228,12 @@ func TestPauseNeverOutlastsTheLongestWait(t *testing.T) {
 		require.NoError(t, WithRetryDelay(time.Second, time.Second)(&l.config))
 		start := time.Now()
 		q := &request{maxWait: 1500 * time.Millisecond, start: start}
-		require.True(t, l.pause(t.Context(), q, a, 0))
+		require.True(t, pauses(t.Context(), l, q, a, 0))
 		require.Equal(t, time.Second, time.Since(start))
 		// The rest is waited for, as somebody may want to use it; but no round starts then.
-		require.False(t, l.pause(t.Context(), q, a, 1))
+		require.False(t, pauses(t.Context(), l, q, a, 1))
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
-		require.False(t, l.pause(t.Context(), q, a, 2))
+		require.False(t, pauses(t.Context(), l, q, a, 2))
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
 		require.NoError(t, a.err, "what is told is the last real reason")
 	})
@@ -239,12 +247,12 @@ func TestPauseEndsWithTheContextAndTheLocker(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
 		defer cancel()
-		require.False(t, l.pause(ctx, q, a, 0))
+		require.False(t, pauses(ctx, l, q, a, 0))
 		require.Equal(t, 7*time.Millisecond, time.Since(q.start))
 		require.NoError(t, a.err)
 
 		time.AfterFunc(3*time.Millisecond, func() { l.shut(ErrClosed) })
-		require.False(t, l.pause(t.Context(), q, a, 0))
+		require.False(t, pauses(t.Context(), l, q, a, 0))
 		require.Equal(t, 10*time.Millisecond, time.Since(q.start))
 		require.Equal(t, ErrClosed, a.err)
 	})
