@@ -111,6 +111,7 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 			return a.lock, a.close(ctx)
 		}
 		w = l.waitlists.join(ctx, q, true)
+		l.waitlists.concluded(w, nil, a.why())
 	}
 	return l.wait(w, a)
 }

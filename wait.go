@@ -27,13 +27,14 @@ func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
 			last.drop()
 			return a.lock, a.close(w.ctx)
 		}
-		if last.round != nil && a.cutShort(w.ctx, w.q) {
+		reason := l.waitlists.lastReason(w)
+		if reason != nil && a.cutShort(w.ctx, w.q) {
 			a.drop() // the one before tells the reason better
 		} else {
 			last.drop()
-			last = a
+			last, reason = a, a.why()
 		}
-		l.waitlists.concluded(w, nil, last.why())
+		l.waitlists.concluded(w, nil, reason)
 	}
 }
 
