@@ -312,6 +312,9 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	defer r.leave()
 	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
+	if r.tell {
+		l.waitlists.released(k, k.othersListen(r), elapsed(r.start, l.now()))
+	}
 	// Free it is, but a few more answers may tell that it had been lost; and a renewal
 	// that has left already is to arrive before this returns.
 	over := func(t tally) bool { return confirmed(t) && k.onWay.Load() == 0 }
@@ -343,7 +346,7 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
 	if !first || k.late {
-		return k.sendRelease(ctx, now), first, nil
+		return k.sendRelease(ctx, now, true), first, nil
 	}
 	return k.handOver(ctx, now), first, nil
 }
@@ -354,7 +357,7 @@ func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
 	l := k.locker
 	w := l.waitlists.next(k, now)
 	if w == nil {
-		return k.sendRelease(ctx, now)
+		return k.sendRelease(ctx, now, true)
 	}
 	r := l.newRound(ctx, opRelease, k)
 	r.start = now
@@ -386,10 +389,11 @@ func (k *Lock) finishRelease(r *round, first bool) error {
 	return k.lostLocked()
 }
 
-// sendRelease queues a release at every instance.
-func (k *Lock) sendRelease(ctx context.Context, now time.Time) *round {
+// sendRelease queues a release at every instance, which tells who waits elsewhere
+// or does not.
+func (k *Lock) sendRelease(ctx context.Context, now time.Time, tell bool) *round {
 	r := k.locker.newRound(ctx, opRelease, k)
-	r.start = now
+	r.start, r.tell = now, tell
 	r.send(now)
 	return r
 }
@@ -430,7 +434,7 @@ func (k *Lock) lose(reason LostReason, cause error) error {
 func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	if k.reason == "" && !k.released {
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason, cause: cause})
-		k.sendRelease(context.Background(), now).leave()
+		k.sendRelease(context.Background(), now, true).leave()
 		k.locker.waitlists.freed(k)
 	}
 	k.endLocked(reason, cause)
@@ -565,7 +569,7 @@ func (k *Lock) abandon(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.phase.Store(over)
-	k.sendRelease(ctx, k.locker.now()).leave()
+	k.sendRelease(ctx, k.locker.now(), false).leave()
 }
 
 // shut gives the lock up for a Locker that closes, and returns the release that
@@ -579,7 +583,7 @@ func (k *Lock) shut() *round {
 	now := k.locker.now()
 	k.endLocked(LostClosed, ErrClosed)
 	k.giveUpLocked(now, k.lostLocked())
-	return k.sendRelease(context.Background(), now)
+	return k.sendRelease(context.Background(), now, true)
 }
 
 // afterClose returns what a Release or an Extend gets after Close.

@@ -42,7 +42,7 @@ func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
 // until w is to send one of its own. It reports whether there is to be another
 // round.
 func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool) {
-	delay := l.delay(last, n)
+	delay, slow := l.delay(last, n)
 	begin := l.now()
 	timer := time.NewTimer(never)
 	defer timer.Stop()
@@ -52,7 +52,8 @@ func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool
 		if left <= 0 || w.ctx.Err() != nil {
 			return nil, false
 		}
-		wait := l.waitlists.ask(w, now, delay-elapsed(begin, now))
+		past := elapsed(begin, now)
+		wait := l.waitlists.ask(w, now, delay-past, slow-past)
 		if wait <= 0 {
 			return nil, true
 		}
@@ -89,16 +90,22 @@ func (l *Locker) quit(w *waiter, last attempt) error {
 	return &endedError{op: "acquire", resource: w.q.resource, ctx: w.ctx, last: reason}
 }
 
-// delay returns how long to wait after round n, which was last.
-func (l *Locker) delay(last *attempt, n int) time.Duration {
+// slowPoll is how many times the longest pause those wait that are told.
+const slowPoll = 4
+
+// delay returns how long to wait after round n, which was last; and how long for
+// one that is told of releases.
+func (l *Locker) delay(last *attempt, n int) (delay, slow time.Duration) {
 	if last.round == nil {
-		return 0
+		return 0, 0
 	}
-	delay := backoff(n, l.retryMin, l.retryMax)
-	if free, ok := last.round.freeIn(); ok && free < delay {
-		delay = free + rand.N(l.retryMin)
+	delay = backoff(n, l.retryMin, l.retryMax)
+	slow = slowPoll * (l.retryMax/2 + rand.N(l.retryMax))
+	if free, ok := last.round.freeIn(); ok {
+		free += rand.N(l.retryMin)
+		delay, slow = min(delay, free), min(slow, free)
 	}
-	return max(delay-last.lingered, 0)
+	return max(delay-last.lingered, 0), max(slow-last.lingered, 0)
 }
 
 // backoff returns the pause after round n, counted from 0: random, between least

@@ -3,7 +3,9 @@ package redlock
 import (
 	"container/list"
 	"context"
+	"math/bits"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,13 +22,15 @@ const (
 	maxRun     = 32
 	maxRunTime = 50 * time.Millisecond
 	yieldTime  = 3 * time.Millisecond
+	wakeSpread = time.Millisecond // those that one message wakes ask one after the other, with luck
 )
 
 // waitlists are those of a Locker. Where nobody waits they cost an atomic read.
 type waitlists struct {
-	count atomic.Int64 // of waitlists
-	mu    sync.Mutex
-	of    map[string]*waitlist // by resource
+	locker *Locker
+	count  atomic.Int64 // of waitlists
+	mu     sync.Mutex
+	of     map[string]*waitlist // by resource
 }
 
 // A waitlist lives as long as somebody waits in it, or has his turn.
@@ -37,6 +41,11 @@ type waitlist struct {
 	run     int       // hand-overs in a row,
 	since   time.Time // and the first of them
 	yield   time.Time // others have their chance until then
+	yields  bool      // because of a release that is out
+	listens bool      // for messages of releases in other processes,
+	hears   uint64    // bit i: and they come from instance i
+	told    uint64    // bit i: instance i has told of a release
+	free    bool      // a majority has: ask at once
 	reason  error     // why the last one lost a round
 }
 
@@ -125,6 +134,11 @@ func (s *waitlists) changedLocked(w *waiter) {
 	} else if n.turn == nil {
 		delete(s.of, w.q.resource)
 		s.count.Add(-1)
+		if n.listens {
+			for _, in := range s.locker.instances {
+				in.ear.unlisten(w.q.key)
+			}
+		}
 	}
 }
 
@@ -174,7 +188,7 @@ func (s *waitlists) next(k *Lock, now time.Time) *waiter {
 	case n.run == 0:
 		n.since = now
 	case n.run >= maxRun || now.Sub(n.since) >= maxRunTime:
-		n.run = 0
+		n.run, n.yields = 0, true
 		n.yield = now.Add(yieldTime/2 + rand.N(yieldTime))
 		w.wake()
 		return nil
@@ -217,21 +231,117 @@ func (s *waitlists) lockFreed(k *Lock) *waitlist {
 
 // ask reports whether w is to ask for the resource now: not before others have had
 // their chance, nor while a lock of this process is in the way. Otherwise wait is
-// how long that takes; never if w is not the first. If it may, it is taken to be
-// asking.
-func (s *waitlists) ask(w *waiter, now time.Time, delay time.Duration) (wait time.Duration) {
+// how long that takes; never if w is not the first. delay is how long it is to
+// wait, and slow if it need not ask on its own, as it is told. If it may ask, it is
+// taken to be asking.
+func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := w.list
 	if w.place == nil || n.first() != w || n.turn != nil {
 		return never
 	}
+	switch {
+	case n.free:
+		delay = 0
+	case s.majority(n.hears):
+		delay = slow
+	}
 	wait = max(delay, n.yield.Sub(now))
 	if n.holder != nil {
 		wait = max(wait, n.holder.leaseLeft(now))
 	}
-	w.asking = wait <= 0
+	if wait <= 0 {
+		w.asking, n.free, n.told = true, false, 0
+	} else if !n.listens && n.holder == nil {
+		s.listenLocked(n, w.q.key)
+	}
 	return wait
+}
+
+// listenLocked wants to be told of releases in other processes.
+func (s *waitlists) listenLocked(n *waitlist, key string) {
+	n.listens = true
+	for i, in := range s.locker.instances {
+		if in.ear.listen(key) {
+			n.hears |= 1 << i
+		}
+	}
+}
+
+func (s *waitlists) majority(set uint64) bool {
+	return bits.OnesCount64(set) >= quorumOf(len(s.locker.instances))
+}
+
+// byKey returns the list for a lock key.
+func (s *waitlists) byKeyLocked(key string) *waitlist {
+	return s.of[strings.TrimPrefix(key, s.locker.prefix)]
+}
+
+// hear notes whether messages on the channel of a lock key come from instance i.
+// When they come from a majority for the first time, one may have been missed.
+func (s *waitlists) hear(key string, i int, on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.byKeyLocked(key)
+	if n == nil {
+		return
+	}
+	was := s.majority(n.hears)
+	if !on {
+		n.hears &^= 1 << i
+		return
+	}
+	n.hears |= 1 << i
+	if !was && s.majority(n.hears) {
+		s.freeLocked(n)
+	}
+}
+
+// tell notes that instance i has told of a release of a lock key.
+func (s *waitlists) tell(key string, i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.byKeyLocked(key)
+	if n == nil {
+		return
+	}
+	n.told |= 1 << i
+	if s.majority(n.told) {
+		n.told = 0
+		s.freeLocked(n)
+	}
+}
+
+func (s *waitlists) freeLocked(n *waitlist) {
+	n.free = true
+	now := s.locker.now()
+	if spread := now.Add(rand.N(wakeSpread)); spread.After(n.yield) {
+		n.yield = spread
+	}
+	if w := n.first(); w != nil {
+		w.wake()
+	}
+}
+
+// released takes what came of the release of k, which others were to be told of:
+// if there are none, nobody needs to give way to them.
+func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
+	n := s.lockFreed(k)
+	if n == nil {
+		return
+	}
+	defer s.mu.Unlock()
+	if !n.yields {
+		return
+	}
+	n.yields, n.yield = false, time.Time{}
+	if others {
+		n.yield = s.locker.now().Add(yieldTime/2 + rand.N(yieldTime) + took)
+	}
+	if w := n.first(); w != nil {
+		w.wake()
+	}
 }
 
 // lastReason returns why somebody of w's list last lost a round.
