@@ -65,7 +65,8 @@ func TestBackoffGrowsUntilItsEnd(t *testing.T) {
 }
 
 // freeAt is freeIn, by going from one expiry to the next: the first instant at
-// which those that granted and those whose lease has run out are a quorum.
+// which those that granted and those whose lease or quarantine has run out are a
+// quorum.
 func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 	// Of a lease of 5 ms, all of the fifth may be left. One that is longer than a
 	// Duration is as good as for ever.
@@ -74,6 +75,9 @@ func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 			return never
 		}
 		return time.Duration(leases[i]+1) * time.Millisecond
+	}
+	ends := func(i int) bool {
+		return votes[i] == refused && leases[i] >= 0 || votes[i] == failed && leases[i] > 0
 	}
 	have := 0
 	for _, v := range votes {
@@ -85,12 +89,12 @@ func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 		return 0, false
 	}
 	for at := range votes {
-		if votes[at] != refused || leases[at] < 0 || ok && end(at) >= free {
+		if !ends(at) || ok && end(at) >= free {
 			continue
 		}
 		could := have
-		for i, v := range votes {
-			if v == refused && leases[i] >= 0 && end(i) <= end(at) {
+		for i := range votes {
+			if ends(i) && end(i) <= end(at) {
 				could++
 			}
 		}
@@ -126,7 +130,7 @@ func TestFreeInIsWhenLeasesLeaveAQuorum(t *testing.T) {
 }
 
 // everyLease calls f with all votes of n instances, with any of leases for those
-// that refused. f must not keep them.
+// that refused, or failed. f must not keep them.
 func everyLease(n int, leases []int64, f func(ballot, []int64)) {
 	votes, some := make(ballot, n), make([]int64, n)
 	var fill func(int)
@@ -135,12 +139,14 @@ func everyLease(n int, leases []int64, f func(ballot, []int64)) {
 			f(votes, some)
 			return
 		}
-		for _, v := range []vote{pending, granted, failed} {
+		for _, v := range []vote{pending, granted} {
 			votes[i], some[i] = v, 0
 			fill(i + 1)
 		}
 		for _, lease := range leases {
 			votes[i], some[i] = refused, lease
+			fill(i + 1)
+			votes[i] = failed
 			fill(i + 1)
 		}
 	}
