@@ -116,8 +116,11 @@ func TestTheQuarantineIsByTheLargestTTL(t *testing.T) {
 	l.quarantined = quarantineByTTL
 	require.Equal(t, 2*time.Second, l.quarantine(), "of nothing")
 	for _, c := range []struct{ ttl, want time.Duration }{
-		{5 * time.Second, 7 * time.Second}, {time.Second, 7 * time.Second}, {6 * time.Second, 8 * time.Second},
-		{time.Hour, time.Hour + 2*time.Second}, {24 * time.Hour, time.Hour + 2*time.Second},
+		{5 * time.Second, 7 * time.Second},
+		{time.Second, 7 * time.Second},
+		{6 * time.Second, 8 * time.Second},
+		{time.Hour, time.Hour + 2*time.Second},
+		{24 * time.Hour, time.Hour + 2*time.Second},
 	} {
 		l.asksFor(c.ttl)
 		require.Equal(t, c.want, l.quarantine())

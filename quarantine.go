@@ -19,8 +19,8 @@ const (
 	quarantineMargin = 2 * time.Second
 )
 
-// ErrQuarantined: an instance does not count, because it restarted and may have
-// forgotten what it granted. It is the cause at an instance, found behind
+// ErrQuarantined means that an instance does not count, because it restarted and may
+// have forgotten what it granted. It is the cause at an instance, found behind
 // [ErrNoQuorum] and in what ended a lock; [QuarantineError] tells how long.
 var ErrQuarantined = errors.New("redlock: quarantined")
 
