@@ -49,6 +49,7 @@ func (l *Locker) Close() error {
 	case <-l.left:
 	case <-ctx.Done():
 	}
+	l.keeper.wait()
 	errs = append(errs, l.stop(ctx)...)
 	errs = append(errs, l.leftBehind()...)
 	if l.dispatcher != nil {

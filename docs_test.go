@@ -51,6 +51,19 @@ func TestTestsThatTheDocsNameExist(t *testing.T) {
 	require.Positive(t, named)
 }
 
+// Mermaid takes a semicolon for the end of a line, and a # for the beginning of a
+// character's code: a diagram with either in a text is an error message on the page.
+func TestDiagramsHaveNothingThatEndsALine(t *testing.T) {
+	diagrams := 0
+	eachFile(t, ".md", func(path, text string) {
+		for _, m := range regexp.MustCompile("(?s)```mermaid\n(.*?)```").FindAllStringSubmatch(text, -1) {
+			diagrams++
+			require.NotRegexp(t, "[;#]", m[1], path)
+		}
+	})
+	require.Positive(t, diagrams)
+}
+
 // quickStart returns the program of the README.
 func quickStart(t *testing.T) string {
 	t.Helper()

@@ -73,6 +73,37 @@ func (w window) end() time.Time { return w.start.Round(0).Add(w.length) }
 // endsBefore reports whether w, which starts later than v, is over before v is.
 func (w window) endsBefore(v window) bool { return w.length < v.remaining(w.start) }
 
+// A sighting is what is known of the moment at which an instance last set the
+// expiry of a lock's key: not before from, and not more than width later.
+type sighting struct {
+	from  time.Time
+	width time.Duration
+	ttl   time.Duration // that it was given; 0 when nothing is known
+	doubt bool          // a request may still reach it late, and set the expiry then
+}
+
+// missed returns by how much an instance's clock is out of what is possible, when
+// it says that left was left of the key at a moment between sent and got: more
+// than zero if it counted too much time since the sighting, less if too little,
+// and zero if it agrees with our clocks, within the drift.
+func (s sighting) missed(left time.Duration, sent, got time.Time, factor float64, base time.Duration) time.Duration {
+	counted := s.ttl - left
+	tolerance := func(d time.Duration) time.Duration {
+		return time.Duration(float64(d)*factor) + base + 2*tick // both times were rounded
+	}
+	most := elapsed(s.from, got)
+	if most += tolerance(most); counted > most {
+		return counted - most
+	}
+	// On the clock that says less: the other one may have been set.
+	last := s.from.Add(s.width)
+	least := min(sent.Sub(last), sent.Round(0).Sub(last.Round(0)))
+	if least -= tolerance(least); counted < least {
+		return counted - least
+	}
+	return 0
+}
+
 // clockOffset returns how far a server's clock is ahead of ours, which read
 // before and after it was asked.
 func clockOffset(server, before, after time.Time) time.Duration {

@@ -172,11 +172,11 @@ func TestCleanUpAndConfirmedExtendExclude(t *testing.T) {
 	t.Parallel()
 	var clock shiftedClock
 	k, s, _ := listed(t, clock.option)
-	r, asked, shortened, err := k.startExtend(t.Context(), 2*time.Minute)
+	x, err := k.startExtend(t.Context(), 2*time.Minute)
 	require.NoError(t, err)
-	defer r.leave()
-	require.NoError(t, r.wait(t.Context(), inTime, settled))
-	require.True(t, r.won(), "a majority confirmed the extend")
+	defer x.round.leave()
+	require.NoError(t, x.round.wait(t.Context(), inTime, settled))
+	require.True(t, x.round.won(), "a majority confirmed the extend")
 
 	// Before the caller hears of it, the old window ends, and the clean-up strikes.
 	clock.set(time.Minute)
@@ -184,7 +184,7 @@ func TestCleanUpAndConfirmedExtendExclude(t *testing.T) {
 	eventually(t, func() bool { return value(s, "r") != k.owner }, "the clean-up has deleted the key")
 	clock.set(0) // what the caller read before
 
-	require.ErrorIs(t, k.confirm(asked, shortened), ErrLost)
+	require.ErrorIs(t, k.confirm(x.asked, x.shortened), ErrLost)
 	require.LessOrEqual(t, k.Remaining(), time.Duration(0))
 	require.ErrorIs(t, k.Extend(t.Context(), time.Minute), ErrLost)
 	_, err = opened(t, []string{s.Addr()}).TryAcquire(t.Context(), "r", time.Minute)

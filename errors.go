@@ -198,6 +198,22 @@ func cause(err error) string {
 	return s
 }
 
+// joined returns both errors as one; the one that there is, unchanged, if the other
+// is nil.
+func joined(err, other error) error {
+	switch {
+	case other == nil:
+		return err
+	case err == nil:
+		return other
+	}
+	var a, b *LostError
+	if errors.As(err, &a) && errors.As(other, &b) && a.Resource == b.Resource {
+		return err // it says so already
+	}
+	return &multierror.Error{Errors: []error{err, other}, ErrorFormat: oneLine}
+}
+
 // joinFaults returns errs as one error of one line; nil if there is none.
 func joinFaults(errs []error) error {
 	if len(errs) == 0 {

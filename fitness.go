@@ -151,6 +151,60 @@ func (in *instance) proveClock(ctx context.Context) error {
 	return err
 }
 
+// paceGrace is how much more time than it can have an instance may give a key, and
+// still count. A copy of an extend that arrives a little late explains so much; and
+// to the holder, too much time does no harm.
+const paceGrace = 50 * time.Millisecond
+
+// compareClocks compares what an extend tells of the time that the instance's
+// clock has counted with what ours have. An instance that still gives the key more
+// time than it can have does not count.
+func (in *instance) compareClocks(r *round, a answer, res result, now time.Time) answer {
+	s := &r.lock.sightings[in.index]
+	before := *s
+	*s = sighting{doubt: before.doubt || res.ambiguous}
+	if a.vote != granted || s.doubt {
+		return a
+	}
+	s.from, s.width, s.ttl = res.sent, elapsed(res.sent, now), milliseconds(r.ttl)
+	if r.op == opHeal || a.lease < 0 {
+		return a
+	}
+	left := milliseconds(a.lease)
+	if !r.shorter {
+		s.ttl = max(s.ttl, left)
+	}
+	if before.ttl == 0 {
+		return a
+	}
+	l := in.locker
+	missed := before.missed(left, res.sent, now, l.driftFactor, l.driftBase)
+	var err error
+	if missed != 0 {
+		err = &paceError{missed}
+		if !in.astray {
+			l.observeInstance(in, ClockAstray, err)
+		}
+	}
+	in.astray = err != nil
+	if missed < -paceGrace {
+		return answer{vote: failed, fence: a.fence, err: err}
+	}
+	return a
+}
+
+// A paceError is the failed vote of an instance whose clock has counted less time
+// than has gone by; and the cause of an event if it has counted more.
+type paceError struct{ missed time.Duration }
+
+func (e *paceError) Error() string {
+	how := "more"
+	if e.missed < 0 {
+		how = "less"
+	}
+	return fmt.Sprintf("its clock has counted at least %v %s than ours: it was set, or runs at another rate", e.missed.Abs().Round(time.Millisecond), how)
+}
+
 // A clockError is the failed vote of an instance whose clock is too far from
 // ours.
 type clockError struct{ offset, most time.Duration }

@@ -72,6 +72,7 @@ type instance struct {
 	alone     int       // how many operations are to be sent each in a batch of its own
 	cold      bool      // no answer yet on the connection
 	clockless bool      // it does not tell its time
+	astray    bool      // its clock was out of what is possible when last compared
 	unfit     error     // why its grants do not count; nil if they do
 	memory    memory
 	probeAt   time.Time     // when to try again, while down
@@ -114,6 +115,22 @@ func (in *instance) enqueue(r *round, now time.Time) error {
 		in.signal()
 	}
 	return err
+}
+
+// enqueueBoth queues r and next, next to each other.
+func (in *instance) enqueueBoth(r, next *round, now time.Time) (err, errNext error) {
+	in.mu.Lock()
+	if err = in.acceptsLocked(r, now); err == nil {
+		in.queue = append(in.queue, r)
+	}
+	if errNext = in.acceptsLocked(next, now); errNext == nil {
+		in.queue = append(in.queue, next)
+	}
+	in.mu.Unlock()
+	if err == nil || errNext == nil {
+		in.signal()
+	}
+	return err, errNext
 }
 
 var errQueueFull = fmt.Errorf("more than %d operations are waiting", maxQueue)
@@ -187,6 +204,9 @@ func (in *instance) process(now time.Time) {
 // requeue puts a batch that was not run back to the head of the queue: what its
 // owners have given up since is not sent.
 func (in *instance) requeue(batch []*round) {
+	for _, r := range batch {
+		in.settle(r)
+	}
 	in.mu.Lock()
 	closed := in.closed
 	if !closed {
@@ -286,6 +306,9 @@ func (in *instance) take(now time.Time) bool {
 			break
 		}
 		n++
+		if r.op.prolongs() {
+			r.lock.leaves(in.index) // before the look at wanted: a Release that misses this one is not missed by that
+		}
 		switch {
 		case r.op != opRelease && !r.lock.wanted(now):
 			unwanted = append(unwanted, r)
@@ -305,6 +328,7 @@ func (in *instance) take(now time.Time) bool {
 	}
 	in.mu.Unlock()
 	for _, r := range unwanted {
+		in.settle(r)
 		r.skip(in)
 		r.leave()
 	}
@@ -313,11 +337,12 @@ func (in *instance) take(now time.Time) bool {
 
 // A result is what became of a batch.
 type result struct {
-	lines     string // the script's answer
-	err       error  // why there is none
-	again     bool   // it was not run, and is to be sent once more
-	notRun    bool   // it was not run, and will not be
-	ambiguous bool   // the server may still run it, or run it again
+	sent      time.Time // not after it was sent
+	lines     string    // the script's answer
+	err       error     // why there is none
+	again     bool      // it was not run, and is to be sent once more
+	notRun    bool      // it was not run, and will not be
+	ambiguous bool      // the server may still run it, or run it again
 }
 
 // exchange sends one batch and waits for its answer, about sendLimit at most.
@@ -328,11 +353,11 @@ func (in *instance) exchange(batch []*round, now time.Time) result {
 	reply, err := in.call(batch)
 	written := in.script.written
 	if isReply(err) && (written == 1 || len(batch) == 0) && in.canRepeat(err, batch) {
-		return result{again: true}
+		return result{sent: now, again: true}
 	}
 	// Written more than once: the client tried again behind our back, and an
 	// earlier copy may still be under way.
-	res := result{lines: reply, err: in.explain(err), ambiguous: written > 1}
+	res := result{sent: now, lines: reply, err: in.explain(err), ambiguous: written > 1}
 	switch {
 	case err == nil:
 		in.cold = false
@@ -463,6 +488,10 @@ func (in *instance) deliver(batch []*round, res result) {
 		if res.err == nil {
 			a = parseAnswer(line)
 		}
+		in.settle(r)
+		if r.op.prolongs() {
+			a = in.compareClocks(r, a, res, now)
+		}
 		a = in.weigh(r, a, now)
 		if res.ambiguous && r.op.grants() {
 			in.remember(r.lock, now)
@@ -483,6 +512,13 @@ func (in *instance) deliver(batch []*round, res result) {
 		r.answer(in, a)
 		r.leave()
 		batch[i] = nil
+	}
+}
+
+// settle notes that r's operation is not on its way any more.
+func (in *instance) settle(r *round) {
+	if r.op.prolongs() {
+		r.lock.arrives(in.index)
 	}
 }
 

@@ -28,17 +28,26 @@ type Lock struct {
 	onIt   atomic.Uint64 // bit i: instance i may have been sent a grant
 	unsure atomic.Uint64 // bit i: an extend to a shorter ttl may still reach instance i
 	onList atomic.Uint64 // bit i: the clean-up list of instance i has it
+	onWay  atomic.Uint64 // bit i: an extend or a heal is on its way to instance i
+
+	// When each instance last set the expiry; made by the first extend, and then of
+	// the instances' workers, one each.
+	sightings []sighting
 
 	releasing sync.Mutex // one Release at a time
 
 	mu        sync.Mutex
+	ttl       time.Duration // that was last asked for
 	window    window
 	asked     time.Time  // before its acquire was sent
+	won       time.Time  // when that was decided
+	granted   uint64     // bit i: instance i had granted it then
 	shortened int        // extends that were to bring the expiry nearer
 	late      bool       // the window was over when it was first released
 	reason    LostReason // once it is final how the lock ended
 	cause     error      // what showed it
 	released  bool       // a release was sent
+	keeping   *keeping   // nil when it is not kept alive
 
 	next, prev *Lock // the Locker's list of held locks
 }
@@ -98,7 +107,11 @@ func (k *Lock) Remaining() time.Duration {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.window.remaining(k.locker.now())
+	left := k.window.remaining(k.locker.now())
+	if k.released {
+		return min(left, 0)
+	}
+	return left
 }
 
 // Extend makes the lock hold for ttl from now. It succeeds when a majority of
@@ -130,15 +143,37 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 		return k.afterClose()
 	}
 	defer l.exit()
-	r, asked, shortened, err := k.startExtend(ctx, ttl)
+	x, err := k.startExtend(ctx, ttl)
 	if err != nil {
 		return err
 	}
-	defer r.leave()
-	if err := r.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); errors.Is(err, ErrClosed) {
+	defer x.round.leave()
+	defer k.reschedule()
+	if err := x.round.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); errors.Is(err, ErrClosed) {
 		return k.afterClose()
 	}
+	return k.concludeExtend(ctx, x)
+}
 
+// reschedule tells the keeper that the window has changed.
+func (k *Lock) reschedule() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.keeping != nil {
+		k.locker.keeper.hurry(k.keeping)
+	}
+}
+
+// An extension is an extend that was sent.
+type extension struct {
+	round     *round
+	asked     window // that it is to open
+	shortened int    // extends that were to bring the expiry nearer, until then
+}
+
+// concludeExtend takes the votes on an extend.
+func (k *Lock) concludeExtend(ctx context.Context, x extension) error {
+	r := x.round
 	r.mu.Lock()
 	t := r.tally
 	r.healing = t.outcome() == won
@@ -147,7 +182,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 
 	switch {
 	case t.outcome() == won:
-		if err := k.confirm(asked, shortened); err != nil {
+		if err := k.confirm(x.asked, x.shortened); err != nil {
 			return err
 		}
 		for _, in := range absent {
@@ -168,14 +203,14 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	}
 }
 
-// startExtend sends an extend, and returns the window that it asks for.
-func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, window, int, error) {
+// startExtend sends an extend.
+func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (extension, error) {
 	l := k.locker
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := l.now()
 	if err := k.endedLocked(now); err != nil {
-		return nil, window{}, 0, err
+		return extension{}, err
 	}
 	asked := k.clip(window{now, validity(ttl, l.driftFactor, l.driftBase)})
 	// From here on, instances may expire the key at the end of this window: a
@@ -183,18 +218,34 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (*round, wind
 	shorter := asked.endsBefore(k.window)
 	if shorter {
 		if !k.setWindowLocked(asked) {
-			return nil, window{}, 0, k.loseLocked(LostExpired, nil, now)
+			return extension{}, k.loseLocked(LostExpired, nil, now)
 		}
 		k.shortened++
 	}
 	k.lease.Store(max(k.lease.Load(), int64(ttl)))
+	if k.sightings == nil {
+		k.sightings = k.firstSightingsLocked()
+	}
 
+	k.ttl = ttl
 	r := l.newRound(ctx, opExtend, k)
 	r.start, r.shorter = now, shorter
 	r.ttl, r.keep, r.token = serverTTL(ttl), l.keep(ttl), k.token
 	// Under the lock, so that nothing of this owner is queued behind its release.
 	r.send(now)
-	return r, asked, k.shortened, nil
+	return extension{r, asked, k.shortened}, nil
+}
+
+// firstSightingsLocked returns what the acquire tells of when the instances set the
+// expiry.
+func (k *Lock) firstSightingsLocked() []sighting {
+	s := make([]sighting, len(k.locker.instances))
+	for i := range s {
+		if k.granted&(1<<i) != 0 {
+			s[i] = sighting{from: k.asked, width: elapsed(k.asked, k.won), ttl: milliseconds(serverTTL(k.ttl))}
+		}
+	}
+	return s
 }
 
 // confirm takes the window of an extend that a majority confirmed.
@@ -261,9 +312,11 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	defer r.leave()
 	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
-	if !r.concluded() {
-		// Free it is, but a few more answers may tell that it had been lost.
-		_, _ = r.await(context.Background(), lingerTime, confirmed)
+	// Free it is, but a few more answers may tell that it had been lost; and a renewal
+	// that has left already is to arrive before this returns.
+	over := func(t tally) bool { return confirmed(t) && k.onWay.Load() == 0 }
+	if !r.concluded() || k.onWay.Load() != 0 {
+		_, _ = r.await(context.Background(), lingerTime, over)
 	}
 	return k.finishRelease(r, first)
 }
@@ -280,9 +333,35 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 	first = !k.released
 	if first {
 		k.late = k.window.remaining(now) <= 0
-		k.giveUpLocked(now)
+		reason := LostReleased
+		switch {
+		case k.late && k.heldTooLong(now):
+			reason = LostMaxHold
+		case k.late:
+			reason = LostExpired
+		}
+		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
-	return k.sendRelease(ctx, now), first, nil
+	if !first || k.late {
+		return k.sendRelease(ctx, now), first, nil
+	}
+	return k.handOver(ctx, now), first, nil
+}
+
+// handOver sends a release to every instance, and with it an acquire for the first
+// who waits in this process.
+func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
+	l := k.locker
+	w := l.waitlists.next(k, now)
+	if w == nil {
+		return k.sendRelease(ctx, now)
+	}
+	r := l.newRound(ctx, opRelease, k)
+	r.start = now
+	turn := l.begin(w.ctx, w.q)
+	r.sendWith(turn, now)
+	w.turn <- turn
+	return r
 }
 
 // finishRelease counts the votes on a release.
@@ -350,8 +429,9 @@ func (k *Lock) lose(reason LostReason, cause error) error {
 
 func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	if k.reason == "" && !k.released {
-		k.giveUpLocked(now)
+		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason, cause: cause})
 		k.sendRelease(context.Background(), now).leave()
+		k.locker.waitlists.freed(k)
 	}
 	k.endLocked(reason, cause)
 	return k.lostLocked()
@@ -375,13 +455,16 @@ func (k *Lock) lostLocked() *LostError {
 	return &LostError{Resource: k.resource, Reason: k.reason, cause: k.cause}
 }
 
-// giveUpLocked ends the window at now. From here on the workers send nothing of
-// this owner but releases.
-func (k *Lock) giveUpLocked(now time.Time) {
+// giveUpLocked ends the window at now, and says why to whom it may concern. From
+// here on the workers send nothing of this owner but releases.
+func (k *Lock) giveUpLocked(now time.Time, why *LostError) {
 	k.released = true
 	k.phase.Store(over)
-	k.window.length = min(k.window.length, elapsed(k.window.start, now))
+	if k.window.remaining(now) > signalEarly { // else it is as good as over: its loss is not told after its end
+		k.window.length = elapsed(k.window.start, now)
+	}
 	k.locker.forget(k)
+	k.signalLocked(why)
 }
 
 // setWindowLocked opens a new window; it reports whether the keys are still there
@@ -418,6 +501,14 @@ func (k *Lock) wanted(now time.Time) bool {
 	return false
 }
 
+// leaseLeft returns how long the keys of the lock have a use for its holder.
+func (k *Lock) leaseLeft(now time.Time) time.Duration {
+	if k.phase.Load() != held {
+		return 0
+	}
+	return time.Duration(k.until.Load()) - now.Sub(k.locker.born)
+}
+
 // claim reports whether the keys of the lock have no use any more, and sees to it
 // that they never have again: an extend that was confirmed before the end, and is
 // about to say so, finds the lock lost.
@@ -450,6 +541,11 @@ func (k *Lock) mayBeOn(i int) bool { return k.onIt.Load()&(1<<i) != 0 }
 func (k *Lock) doubt(i int)         { k.unsure.Or(1 << i) }
 func (k *Lock) unsureOf(i int) bool { return k.unsure.Load()&(1<<i) != 0 }
 
+// leaves notes that an extend or a heal is on its way to instance i, and arrives
+// that it is not any more.
+func (k *Lock) leaves(i int)  { k.onWay.Or(1 << i) }
+func (k *Lock) arrives(i int) { k.onWay.And(^uint64(1 << i)) }
+
 // list notes that the lock is on the clean-up list of instance i; listed reports
 // whether it is.
 func (k *Lock) list(i int)        { k.onList.Or(1 << i) }
@@ -460,6 +556,7 @@ var (
 	errNilLocker  = errors.New("redlock: the locker is nil")
 	errNilLock    = errors.New("redlock: the lock is nil")
 	errNilContext = errors.New("redlock: the context is nil")
+	errNilFunc    = errors.New("redlock: the function is nil")
 )
 
 // abandon gives up a lock whose round was not won, and releases it everywhere, in
@@ -480,8 +577,8 @@ func (k *Lock) shut() *round {
 		return nil
 	}
 	now := k.locker.now()
-	k.giveUpLocked(now)
 	k.endLocked(LostClosed, ErrClosed)
+	k.giveUpLocked(now, k.lostLocked())
 	return k.sendRelease(context.Background(), now)
 }
 

@@ -65,6 +65,7 @@ const (
 	InstanceQuarantined InstanceChange = "quarantined"       // it restarted, or took over: its votes fail for a while (see [QuarantineError] in Err)
 	QuarantineOff       InstanceChange = "quarantine off"    // it does not tell its uptime: after a restart it counts at once
 	ClockOff            InstanceChange = "clock off"         // its clock is too far from ours: its grants fail
+	ClockAstray         InstanceChange = "clock astray"      // it counted another time than ours since a lock was last extended: it jumped, or runs fast or slow
 	ClockUnknown        InstanceChange = "clock unknown"     // it does not tell its time
 )
 

@@ -38,11 +38,12 @@ type round struct {
 	leases   []int64
 	errs     []error
 	goal     func(tally) bool
-	waiting  bool   // the caller waits, and has not been woken
-	healing  bool   // a majority confirmed the extend: an instance that lost the key gets it back
-	gaveUp   bool   // some did not answer in time
-	issued   uint64 // the fencing token that it decided
-	cleaning bool   // a release from the clean-up list, which looks after itself
+	waiting  bool     // the caller waits, and has not been woken
+	kept     *keeping // whose renewal it is: the keeper waits, in place of a caller
+	healing  bool     // a majority confirmed the extend: an instance that lost the key gets it back
+	gaveUp   bool     // some did not answer in time
+	issued   uint64   // the fencing token that it decided
+	cleaning bool     // a release from the clean-up list, which looks after itself
 
 	wake  chan struct{} // of one place: wakes the caller
 	timer *time.Timer
@@ -83,7 +84,7 @@ func (r *round) leave() {
 		return
 	}
 	r.locker.observeRound(r)
-	r.lock, r.ctx, r.goal = nil, nil, nil
+	r.lock, r.ctx, r.goal, r.kept = nil, nil, nil, nil
 	r.locker.rounds.Put(r)
 }
 
@@ -98,8 +99,26 @@ func (r *round) send(now time.Time) {
 	}
 }
 
+// sendWith queues r, a release, and next, an acquire, at every instance, so that
+// both are in one script.
+func (r *round) sendWith(next *round, now time.Time) {
+	n := int32(len(r.votes)) //nolint:gosec // at most 64
+	r.refs.Add(n)
+	next.refs.Add(n)
+	for _, in := range r.locker.instances {
+		err, errNext := in.enqueueBoth(r, next, now)
+		r.sent(in, err, now)
+		next.sent(in, errNext, now)
+	}
+}
+
 func (r *round) sendTo(in *instance, now time.Time) {
-	if err := in.enqueue(r, now); err != nil {
+	r.sent(in, in.enqueue(r, now), now)
+}
+
+// sent takes what came of queueing r.
+func (r *round) sent(in *instance, err error, now time.Time) {
+	if err != nil {
 		in.undelivered(r, now)
 		r.answer(in, answer{vote: failed, err: err})
 		r.leave()
@@ -120,14 +139,20 @@ func (r *round) answer(in *instance, a answer) {
 	}
 	r.votes[i], r.fences[i], r.leases[i], r.errs[i] = a.vote, a.fence, a.lease, a.err
 	r.tally.add(a.vote)
+	var decided *keeping
 	if r.waiting && r.goal(r.tally) {
 		r.waiting = false
-		r.wake <- struct{}{}
+		if decided = r.kept; decided == nil {
+			r.wake <- struct{}{}
+		}
 	}
 	heal := r.healing && errors.Is(a.err, errAbsent)
 	r.mu.Unlock()
 	if heal {
 		r.lock.heal(r, in)
+	}
+	if decided != nil {
+		r.locker.keeper.hurry(decided)
 	}
 }
 
@@ -209,6 +234,25 @@ func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) boo
 	}
 	r.waiting = false
 	return false, err
+}
+
+// notify has the keeper look at g when goal is reached.
+func (r *round) notify(goal func(tally) bool, g *keeping) {
+	r.mu.Lock()
+	r.goal, r.kept = goal, g
+	r.waiting = g != nil && !goal(r.tally)
+	reached := g != nil && !r.waiting
+	r.mu.Unlock()
+	if reached {
+		r.locker.keeper.hurry(g)
+	}
+}
+
+// reached reports whether the goal of notify is.
+func (r *round) reached() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.waiting
 }
 
 // lingerTime is how long a round that was lost at once, because instances are known

@@ -38,6 +38,9 @@ func (o op) String() string {
 // so leave something behind there when its reply is lost.
 func (o op) grants() bool { return o == opAcquire || o == opHeal }
 
+// prolongs reports whether o sets the expiry of a lock that is held.
+func (o op) prolongs() bool { return o == opExtend || o == opHeal }
+
 // The letters under which lua/batch.lua knows the operations. They are
 // variables because an argument that is a pointer is not boxed.
 var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
@@ -82,7 +85,7 @@ func (r *round) appendArgs(args []any) []any {
 type answer struct {
 	vote  vote
 	fence uint64 // granted or refused: the instance's fence value
-	lease int64  // refused: how long the other owner still has, in ms; -1 for ever, or not known
+	lease int64  // in ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
 	err   error  // refused or failed: why
 }
 
@@ -102,12 +105,13 @@ func parseAnswer(line string) answer {
 		if fence, err := strconv.ParseUint(rest, 10, 64); err == nil && fence < maxToken {
 			return answer{vote: granted, fence: fence}
 		}
+	case "e":
+		if fence, left, ok := fenceAndTime(rest); ok {
+			return answer{vote: granted, fence: fence, lease: left}
+		}
 	case "r":
-		first, second, _ := strings.Cut(rest, " ")
-		fence, err1 := strconv.ParseUint(first, 10, 64)
-		lease, err2 := strconv.ParseInt(second, 10, 64)
-		if err1 == nil && err2 == nil && fence < maxToken {
-			return answer{vote: refused, fence: fence, lease: lease, err: errForeign}
+		if fence, left, ok := fenceAndTime(rest); ok {
+			return answer{vote: refused, fence: fence, lease: left, err: errForeign}
 		}
 	case "n":
 		return answer{vote: refused, lease: -1, err: errAbsent}
@@ -121,6 +125,13 @@ func parseAnswer(line string) answer {
 		return answer{vote: failed, err: serverError(rest)}
 	}
 	return answer{vote: failed, err: fmt.Errorf("unexpected answer %.40q", line)}
+}
+
+func fenceAndTime(text string) (fence uint64, ms int64, ok bool) {
+	first, second, _ := strings.Cut(text, " ")
+	fence, err1 := strconv.ParseUint(first, 10, 64)
+	ms, err2 := strconv.ParseInt(second, 10, 64)
+	return fence, ms, err1 == nil && err2 == nil && fence < maxToken
 }
 
 // serverError is an error that the server answered to one operation of a

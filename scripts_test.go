@@ -358,7 +358,7 @@ func (w world) after(letter string, fenced bool) (verdict, world) {
 			if fenced {
 				next.fence.value = decimal(seed)
 			}
-			return verdict{letters: "g", fence: seed}, next
+			return verdict{letters: "e", fence: seed, lease: w.lock.ttl}, next
 		}
 
 	case "h":
@@ -378,7 +378,23 @@ func (w world) after(letter string, fenced bool) (verdict, world) {
 	if fenced {
 		next.fence = text(decimal(seed), keepMS)
 	}
-	return verdict{letters: "g", fence: seed}, next
+	if letter == "h" {
+		return verdict{letters: "g", fence: seed}, next
+	}
+	return verdict{letters: "e", fence: seed, lease: w.lock.ttl}, next
+}
+
+// grants returns lines with an extend that is done, "e F left", as the grant that it
+// is, "g F".
+func grants(lines ...string) []string {
+	plain := slices.Clone(lines)
+	for i, line := range plain {
+		if rest, extended := strings.CutPrefix(line, "e "); extended {
+			fence, _, _ := strings.Cut(rest, " ")
+			plain[i] = "g " + fence
+		}
+	}
+	return plain
 }
 
 // requireLine requires that line says v.
@@ -392,7 +408,7 @@ func requireLine(t *testing.T, v verdict, line string, what ...any) {
 		n, err := strconv.ParseUint(rest, 10, 64)
 		require.NoError(t, err)
 		require.Equal(t, v.fence, n, what...)
-	case "r":
+	case "r", "e":
 		fence, lease, _ := strings.Cut(rest, " ")
 		require.Equal(t, decimal(v.fence), fence, what...)
 		left, err := strconv.ParseInt(lease, 10, 64)
@@ -482,14 +498,14 @@ func requireEveryState(t *testing.T, b backend, letter string, fenced bool) {
 		requireSame(t, after.lock, lock, what)
 		requireSame(t, after.fence, fence, what)
 
-		if !fenced || line[0] != 'g' || letter == "d" {
+		if !fenced || line[0] != 'g' && line[0] != 'e' || letter == "d" {
 			continue
 		}
 		// A vote for a token: the lock is ours, and the fence says just that token.
 		require.Equal(t, own, lock.value, what)
 		n, fault := fence.counted()
 		require.Empty(t, fault, what)
-		require.Equal(t, line, "g "+fence.value, what)
+		require.Equal(t, grants(line), []string{"g " + fence.value}, what)
 		require.Equal(t, n, parseAnswer(line).fence, what)
 	}
 }
@@ -573,7 +589,7 @@ func TestTokensAreExactAndPlainUpToTheirEnd(t *testing.T) {
 				owner := decimal(n)
 				lines := b.run(t, true, r.acquire(owner, ttlMS, keepMS, "1"), r.raise(owner, decimal(n)),
 					r.extend(owner, ttlMS, keepMS, decimal(n)), r.extend(owner, ttlMS, keepMS, decimal(n-1)), r.release(owner))
-				require.Equal(t, []string{"g " + decimal(n), "g " + decimal(n), "g " + decimal(n), "t " + decimal(n), "g 0"}, lines)
+				require.Equal(t, []string{"g " + decimal(n), "g " + decimal(n), "g " + decimal(n), "t " + decimal(n), "g 0"}, grants(lines...))
 				b.requireCell(t, text(decimal(n), keepMS), r.fence)
 			}
 		}
@@ -624,7 +640,7 @@ func TestWithoutFencingNoFenceKeyExists(t *testing.T) {
 		r := pairOf("r")
 		for _, token := range []string{"0", decimal(seed)} { // fencing is off, or the token is of another source
 			lines := b.run(t, false, r.acquire(own, ttlMS, keepMS, "0"), r.extend(own, ttlMS, keepMS, token), r.acquire(foreign, ttlMS, keepMS, "0"))
-			require.Equal(t, []string{"g 0", "g " + token}, lines[:2])
+			require.Equal(t, []string{"g 0", "g " + token}, grants(lines[:2]...))
 			require.Equal(t, refused, parseAnswer(lines[2]).vote)
 			require.Equal(t, []string{r.lock}, b.keys(t))
 			lines = b.run(t, false, r.release(own), r.heal(own, ttlMS, keepMS, token))
@@ -873,7 +889,7 @@ func TestAHolderCanExtendOnAFullInstance(t *testing.T) {
 	require.Regexp(t, `^f OOM `, line)
 	require.Len(t, b.keys(t), 2)
 
-	require.Equal(t, []string{"g " + decimal(seed)}, b.run(t, true, held.extend(own, oldTTL, keepMS, decimal(seed))))
+	require.Regexp(t, "^e "+decimal(seed)+" ", b.run(t, true, held.extend(own, oldTTL, keepMS, decimal(seed)))[0])
 	b.requireCell(t, text(own, oldTTL), held.lock)
 	b.requireCell(t, text(decimal(seed), keepMS), held.fence)
 	// One that would have to write the fence can't.
@@ -888,7 +904,7 @@ func TestAHolderCanExtendOnAFullInstance(t *testing.T) {
 	lines := b.run(t, true, other.acquire(foreign, ttlMS, keepMS, decimal(seed)), held.extend(own, oldTTL+ttlMS, keepMS, decimal(seed)),
 		third.acquire(foreign, ttlMS, keepMS, decimal(seed)))
 	require.Regexp(t, `^f OOM `, lines[0])
-	require.Equal(t, "g "+decimal(seed), lines[1])
+	require.Equal(t, []string{"g " + decimal(seed)}, grants(lines[1]))
 	b.requireCell(t, none, other.lock)
 	b.requireCell(t, none, other.fence)
 	if parseAnswer(lines[2]).vote == granted {
@@ -974,8 +990,8 @@ func TestAUserOfFewRightsCanDoEverything(t *testing.T) {
 			require.Equal(t, []string{"g " + decimal(seed+1)}, b.run(t, true, r.raise(own, decimal(seed+1))))
 		}
 		token := decimal(seed + 2)
-		require.Equal(t, []string{"g " + token, "g 0", "g " + token}, b.run(t, fenced,
-			r.extend(own, ttlMS, keepMS, token), r.release(own), r.heal(own, ttlMS, keepMS, token)))
+		require.Equal(t, []string{"g " + token, "g 0", "g " + token}, grants(b.run(t, fenced,
+			r.extend(own, ttlMS, keepMS, token), r.release(own), r.heal(own, ttlMS, keepMS, token))...))
 		admin.flush(t)
 	}
 
@@ -1148,6 +1164,8 @@ func TestAnswersAreReadToTheLetter(t *testing.T) {
 		"g 1700000000000000":      {vote: granted, fence: 1_700_000_000_000_000},
 		"g " + max:                {vote: granted, fence: maxToken - 1},
 		"g 007":                   {vote: granted, fence: 7},
+		"e 0 5":                   {vote: granted, lease: 5},
+		"e " + max + " -1":        {vote: granted, fence: maxToken - 1, lease: -1},
 		"r 0 5":                   {vote: refused, lease: 5, err: errForeign},
 		"r 0 0":                   {vote: refused, err: errForeign},
 		"r 1700000000000000 1000": {vote: refused, fence: 1_700_000_000_000_000, lease: 1000, err: errForeign},
@@ -1178,6 +1196,7 @@ func TestAnAnswerThatNobodyKnowsIsAFailure(t *testing.T) {
 	for _, line := range []string{
 		"", " ", "g", "g ", "g x", "g -1", "g +1", "g 1.5", "g 1e3", "g 0x10", "g nan", "g 5 ", "g  5", "g 5 6", "G 5", "gg 5", "g5",
 		"g 9007199254740992", "g 18446744073709551615", "g 18446744073709551616", "g 99999999999999999999999",
+		"e", "e 5", "e 5 ", "e x 5", "e 5 x", "e 5 6 7", "e -1 5", "e 5 1.5", "e 9007199254740992 5",
 		"r", "r 5", "r 5 ", "r x 5", "r 5 x", "r 5 6 7", "r -1 5", "r 5 1.5", "r 5 1e3", "r 5 99999999999999999999",
 		"t", "t ", "t x", "t -1", "t 5 6", "t 9007199254740992",
 		"y", "N", "X", "OK", "+OK", "-ERR", "\x00", "\xff", "q 5", "granted 5",

@@ -76,7 +76,8 @@ func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 		}
 		return time.Duration(leases[i]+1) * time.Millisecond
 	}
-	ends := func(i int) bool {
+	// A failed vote with a lease is one of an instance in quarantine.
+	waits := func(i int) bool {
 		return votes[i] == refused && leases[i] >= 0 || votes[i] == failed && leases[i] > 0
 	}
 	have := 0
@@ -89,12 +90,12 @@ func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 		return 0, false
 	}
 	for at := range votes {
-		if !ends(at) || ok && end(at) >= free {
+		if !waits(at) || ok && end(at) >= free {
 			continue
 		}
 		could := have
 		for i := range votes {
-			if ends(i) && end(i) <= end(at) {
+			if waits(i) && end(i) <= end(at) {
 				could++
 			}
 		}
@@ -191,12 +192,20 @@ func waiting(lease int64) (*Locker, *attempt) {
 	return l, &attempt{round: r}
 }
 
+// pauses is the pause of a caller that waits alone.
+func pauses(ctx context.Context, l *Locker, q *request, a *attempt, n int) bool {
+	w := l.waitlists.join(ctx, q, true)
+	defer l.waitlists.leave(w)
+	_, again := l.pause(w, a, n)
+	return again
+}
+
 func TestPauseIsARandomTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, a := waiting(-1)
 		for n := range 20 {
 			start := time.Now()
-			require.True(t, l.pause(t.Context(), &request{maxWait: never, start: start}, a, n))
+			require.True(t, pauses(t.Context(), l, &request{maxWait: never, start: start}, a, n))
 			require.GreaterOrEqual(t, time.Since(start), l.retryMin)
 			require.LessOrEqual(t, time.Since(start), l.retryMax)
 		}
@@ -209,7 +218,7 @@ func TestPauseEndsWhenTheLeasesDo(t *testing.T) {
 		require.NoError(t, WithRetryDelay(time.Second, time.Minute)(&l.config))
 		for n := range 20 {
 			start := time.Now()
-			require.True(t, l.pause(t.Context(), &request{maxWait: never, start: start}, a, n+10))
+			require.True(t, pauses(t.Context(), l, &request{maxWait: never, start: start}, a, n+10))
 			require.GreaterOrEqual(t, time.Since(start), 2*time.Millisecond)
 			require.Less(t, time.Since(start), 2*time.Millisecond+l.retryMin)
 		}
@@ -222,12 +231,12 @@ func TestPauseNeverOutlastsTheLongestWait(t *testing.T) {
 		require.NoError(t, WithRetryDelay(time.Second, time.Second)(&l.config))
 		start := time.Now()
 		q := &request{maxWait: 1500 * time.Millisecond, start: start}
-		require.True(t, l.pause(t.Context(), q, a, 0))
+		require.True(t, pauses(t.Context(), l, q, a, 0))
 		require.Equal(t, time.Second, time.Since(start))
 		// The rest is waited for, as somebody may want to use it; but no round starts then.
-		require.False(t, l.pause(t.Context(), q, a, 1))
+		require.False(t, pauses(t.Context(), l, q, a, 1))
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
-		require.False(t, l.pause(t.Context(), q, a, 2))
+		require.False(t, pauses(t.Context(), l, q, a, 2))
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
 		require.NoError(t, a.err, "what is told is the last real reason")
 	})
@@ -241,12 +250,12 @@ func TestPauseEndsWithTheContextAndTheLocker(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
 		defer cancel()
-		require.False(t, l.pause(ctx, q, a, 0))
+		require.False(t, pauses(ctx, l, q, a, 0))
 		require.Equal(t, 7*time.Millisecond, time.Since(q.start))
 		require.NoError(t, a.err)
 
 		time.AfterFunc(3*time.Millisecond, func() { l.shut(ErrClosed) })
-		require.False(t, l.pause(t.Context(), q, a, 0))
+		require.False(t, pauses(t.Context(), l, q, a, 0))
 		require.Equal(t, 10*time.Millisecond, time.Since(q.start))
 		require.Equal(t, ErrClosed, a.err)
 	})

@@ -24,6 +24,7 @@
 -- Answer: one string with a line for each operation:
 --
 --   g F        granted, with the fence value (0 without fencing)
+--   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
 --   n          refused: the lock is nobody's
 --   x          refused: the lock is another owner's
@@ -71,11 +72,13 @@ local function refusal(L, owner)
 end
 
 -- keep_on sets F to token, and the expiries of L and F to ttl and keep, unless
--- that would bring them nearer and shorter does not ask for it. F is written only
+-- that would bring them nearer and shorter does not ask for it. It returns the
+-- answer of a failure, or nil and what L had left before. F is written only
 -- where it differs, so that a holder can extend on an instance that is full.
 local function keep_on(L, F, ttl, keep, token, text, shorter)
   local left = call('PTTL', L)
   if type(left) == 'table' then return failed(left) end
+  local before = left
   local later = shorter == '1' or left < tonumber(ttl)
   local done
   if F and text ~= token then
@@ -94,7 +97,7 @@ local function keep_on(L, F, ttl, keep, token, text, shorter)
   if later then left = ttl end
   done = call('PEXPIRE', L, left)
   if type(done) == 'table' then return failed(done) end
-  return 'g ' .. token
+  return nil, before
 end
 
 local run = {}
@@ -169,7 +172,8 @@ function run.e()
     if not text then return 'f the fence key is gone' end
     if n > tonumber(token) then return 't ' .. text end
   end
-  return keep_on(L, F, ttl, keep, token, text, shorter)
+  local fault, before = keep_on(L, F, ttl, keep, token, text, shorter)
+  return fault or format('e %s %.0f', token, before)
 end
 
 function run.h()
@@ -186,9 +190,9 @@ function run.h()
   local done = call('SET', L, owner, 'PX', ttl, 'NX')
   if not done then return 'x' end
   if done.err then return failed(done) end
-  local answer = keep_on(L, F, ttl, keep, token, text, '1')
-  if string.sub(answer, 1, 1) == 'f' then call('DEL', L) end
-  return answer
+  local fault = keep_on(L, F, ttl, keep, token, text, '1')
+  if fault then call('DEL', L) end
+  return fault or 'g ' .. token
 end
 
 function run.d()
