@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +18,10 @@ import (
 
 // What an instance has to prove on every new connection, before its votes count:
 // that it is not one of the others under another name, that it has been up for the
-// quarantine, and that its clock and ours
-// agree well enough for the fences it may have forgotten. (The seeds of a client
-// that is far ahead would push a resource's fence, and its guard, so far that
-// clients with a right clock could not follow once the fence is forgotten.)
+// quarantine, and that its clock and ours agree well enough for the fences it may
+// have forgotten. (The seeds of a client that is far ahead would push a resource's
+// fence, and its guard, so far that clients with a right clock could not follow once
+// the fence is forgotten.)
 
 const (
 	proofInterval = time.Second // between two looks at an instance that failed
@@ -71,7 +72,8 @@ func (in *instance) proveIdentity(ctx context.Context) error {
 	}
 	info, err := in.client.Info(ctx, "server").Result()
 	now := l.now()
-	if err != nil && !isReply(err) {
+	if err != nil && (!isReply(err) || strings.HasPrefix(err.Error(), "BUSY")) {
+		// A script that has run for seconds is no server that does not tell.
 		return fmt.Errorf("it could not be asked who it is: %w", in.explain(err))
 	}
 	server := newServerInfo(parseInfo(info), now)
@@ -222,10 +224,11 @@ type dialCount struct{ n atomic.Uint64 }
 
 var _ redis.Hook = (*dialCount)(nil)
 
-// DialHook counts.
+// DialHook counts a connection when it is there: a dial may take long, and who
+// was asked meanwhile is not who answers on it.
 func (d *dialCount) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		d.n.Add(1)
+		defer d.n.Add(1)
 		return next(ctx, network, addr)
 	}
 }

@@ -65,7 +65,8 @@ func TestBackoffGrowsUntilItsEnd(t *testing.T) {
 }
 
 // freeAt is freeIn, by going from one expiry to the next: the first instant at
-// which those that granted and those whose lease has run out are a quorum.
+// which those that granted and those whose lease or quarantine has run out are a
+// quorum.
 func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 	// Of a lease of 5 ms, all of the fifth may be left. One that is longer than a
 	// Duration is as good as for ever.
@@ -130,7 +131,7 @@ func TestFreeInIsWhenLeasesLeaveAQuorum(t *testing.T) {
 }
 
 // everyLease calls f with all votes of n instances, with any of leases for those
-// that refused. f must not keep them.
+// that refused, or failed. f must not keep them.
 func everyLease(n int, leases []int64, f func(ballot, []int64)) {
 	votes, some := make(ballot, n), make([]int64, n)
 	var fill func(int)
@@ -139,12 +140,14 @@ func everyLease(n int, leases []int64, f func(ballot, []int64)) {
 			f(votes, some)
 			return
 		}
-		for _, v := range []vote{pending, granted, failed} {
+		for _, v := range []vote{pending, granted} {
 			votes[i], some[i] = v, 0
 			fill(i + 1)
 		}
 		for _, lease := range leases {
 			votes[i], some[i] = refused, lease
+			fill(i + 1)
+			votes[i] = failed
 			fill(i + 1)
 		}
 	}
