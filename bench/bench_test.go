@@ -6,12 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/quorumlock/redlock/internal/redistest"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -43,16 +48,34 @@ func TestEveryContenderExcludes(t *testing.T) {
 	}
 }
 
-func TestARunMeasuresEveryCell(t *testing.T) {
-	p := plan{
-		contenders: contenders(), sizes: []int{1, 3}, goroutines: []int{1, 4},
-		duration: 40 * time.Millisecond, reps: 2,
-		load: ownResources(), ttl: leaseTTL, settle: 300 * time.Millisecond, progress: t.Output(),
+// A scenario's children are this binary.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childJob); text != "" {
+		exit(obey(text, os.Stdin, os.Stdout))
 	}
-	ss := servers(redistest.StartN(t, 3))
+	redis.SetLogger(silent{})
+	os.Exit(m.Run())
+}
+
+// tiny returns a plan that measures everything in a few seconds, and badly.
+func tiny(t *testing.T, scenario, only string) *plan {
+	t.Helper()
+	c, err := parse([]string{
+		"-scenario", scenario, "-only", only, "-quick", "-goroutines", "1,4", "-waiters", "3", "-held", "30", "-processes", "2",
+		"-duration", "40ms", "-lease", "1s", "-delay", "1ms",
+	}, t.Output())
+	require.NoError(t, err)
+	c.settle, c.progress = 300*time.Millisecond, t.Output()
+	return &c.plan
+}
+
+func TestARunMeasuresEveryCell(t *testing.T) {
+	p := tiny(t, "throughput,fresh", "")
+	p.reps = 2
+	ss := servers(redistest.StartN(t, p.servers()))
 	cells, err := p.run(t.Context(), ss)
 	require.NoError(t, err)
-	require.Len(t, cells, 2*7+2*5)
+	require.Len(t, cells, 2*(2*7+2*5))
 	require.NoError(t, verdict(cells))
 
 	for _, c := range cells {
@@ -66,12 +89,52 @@ func TestARunMeasuresEveryCell(t *testing.T) {
 		}
 	}
 
-	r := report{Head: newHead(nil, p, ss), Title: p.load.title, Cells: cells}
+	r := report{Head: newHead(nil, p, ss), Rows: judge(p, cells), Cells: cells, scenarios: p.scenarios}
 	var md, js bytes.Buffer
 	require.NoError(t, r.markdown(&md))
 	require.NoError(t, r.json(&js))
 	require.Contains(t, md.String(), "| 4 | redlock-nofence | ")
+	require.Contains(t, md.String(), "| p50 of acquire + release, 1 goroutine, N=3 | p50 / redsync | ")
 	require.True(t, json.Valid(js.Bytes()))
+}
+
+func TestEveryScenarioMeasures(t *testing.T) {
+	ss := servers(redistest.StartN(t, usual))
+	for scenario, want := range map[string]struct {
+		cells   int
+		columns []column
+	}{
+		hung.name:   {8, []column{p50, p99, rate}},
+		killed.name: {8, []column{p50, p99, rate}},
+		"handover":  {2, []column{p50, p99, cpu}},
+		"local":     {2, []column{rate, cpu, asked, ran, fair}},
+		"processes": {6, []column{rate, asked, ran, fair}},
+		"renewals":  {1, []column{rate, cpu, allocs, asked}},
+		"delay":     {6, []column{network, p50Trips, p99Trips}},
+	} {
+		t.Run(scenario, func(t *testing.T) {
+			p := tiny(t, scenario, "redlock,plain")
+			if scenario == hung.name || scenario == killed.name {
+				p.contenders = p.contenders[:1] // without a clean-up, the plain lock takes its ttl for some
+			}
+			cells, err := p.run(t.Context(), ss)
+			require.NoError(t, err)
+			require.NoError(t, verdict(cells))
+			for _, c := range cells {
+				require.Positive(t, c.Median.Locks, c)
+				for _, col := range want.columns {
+					require.NotContains(t, []string{"–", "0.00", "NaN", "+Inf"}, col.text(c), "%s of %s", col.head, c)
+				}
+			}
+			if scenario == hung.name || scenario == killed.name {
+				want.cells /= 2
+				require.Positive(t, cells[1].Median.Goroutines)
+			}
+			require.Len(t, cells, want.cells)
+			_, err = json.Marshal(report{Rows: judge(p, cells), Cells: cells}) // which knows no infinity
+			require.NoError(t, err)
+		})
+	}
 }
 
 // faulty fails every second acquire and never deletes what it set.
@@ -93,70 +156,181 @@ func (f *faulty) close() error                  { return nil }
 
 func TestOurFaultsFailTheRunAndOthersAreShown(t *testing.T) {
 	ss := redistest.StartN(t, 1)
-	c := contender{name: "faulty", open: func([]string, time.Duration) (locker, error) { return &faulty{server: ss[0]}, nil }}
-	p := plan{
-		contenders: []contender{c}, sizes: []int{1}, goroutines: []int{1},
-		duration: 20 * time.Millisecond, reps: 1, load: ownResources(), progress: t.Output(),
-	}
+	p := tiny(t, "throughput", "")
+	p.contenders = []contender{{name: "faulty", open: func([]string, time.Duration) (locker, error) { return &faulty{server: ss[0]}, nil }}}
+	p.sizes, p.goroutines, p.settle = []int{1}, []int{1}, 0
 	cells, err := p.run(t.Context(), ss)
 	require.NoError(t, err)
 	require.NoError(t, verdict(cells))
 	require.Equal(t, 1, cells[0].Median.KeysLeft)
 	require.Positive(t, cells[0].Median.Errors)
-	var md bytes.Buffer
-	require.NoError(t, report{Cells: cells}.markdown(&md))
-	require.Contains(t, md.String(), "out of order; 1 LOCK KEYS LEFT")
+	r := report{Cells: cells, scenarios: p.scenarios}
+	require.Contains(t, r.table(p.scenarios[0]), "out of order; 1 LOCK KEYS LEFT")
 
 	cells[0].contender.ours = true
 	require.ErrorContains(t, verdict(cells), "out of order")
+	require.False(t, leftOvers(cells)[0].Met)
 }
 
-func TestFenceKeysAreNotLeftOvers(t *testing.T) {
-	ss := servers(redistest.StartN(t, 1))
-	ss[0].MustDo(t, "SET", "a:fence", "1")
-	n, err := ss.keysLeft(t.Context(), 0)
-	require.NoError(t, err)
-	require.Zero(t, n)
+func TestFenceKeysAreToBeOnePerResourceForATime(t *testing.T) {
+	ss := servers(redistest.StartN(t, 2))
+	s := setting{contender: contender{ours: true, fenced: true}, ttl: leaseTTL, distinct: func() int { return 2 }}
+	audit := func() (f figures) {
+		n, err := ss.count(t.Context(), 0)
+		require.NoError(t, err)
+		f.audit(n, s)
+		return f
+	}
+	longest := leaseTTL + fenceRetention
+	ss[0].MustDo(t, "SET", "{a}:fence", "1", "PX", strconv.FormatInt(longest.Milliseconds(), 10))
+	require.Equal(t, 1, audit().FenceFaults, "too few")
+	ss[0].MustDo(t, "SET", "{b}:fence", "1", "PX", "1000000")
+	require.Equal(t, 1, audit().FenceFaults, "too long")
+	ss[0].MustDo(t, "SET", "{b}:fence", "1", "PX", "100000")
+	ss[1].MustDo(t, "SET", "{b}:fence", "1", "PX", "100000")
+	require.Equal(t, figures{FenceKeys: 2}, audit(), "the same key on two instances is one")
+	ss[1].MustDo(t, "SET", "{b}:fence", "1")
+	require.Equal(t, 1, audit().FenceFaults, "for ever")
+	ss[1].MustDo(t, "SET", "{c}:fence", "1", "PX", "100000")
+	require.Equal(t, 2, audit().FenceFaults, "and too many")
+
+	require.Zero(t, audit().KeysLeft)
 	ss[0].MustDo(t, "SET", "a", "1")
-	n, err = ss.keysLeft(t.Context(), 0)
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
+	ss[1].MustDo(t, "SET", "a", "1")
+	require.Equal(t, 2, audit().KeysLeft)
 }
 
 func TestFiguresOfKnownSamples(t *testing.T) {
 	w := worker{errors: 1, err: errors.New("once"), inTime: 90}
 	for i := 1; i <= 100; i++ {
-		w.latencies = append(w.latencies, time.Duration(101-i))
+		w.latencies = append(w.latencies, latency{time.Duration(201 - 2*i), time.Duration(101 - i)})
 	}
-	f := summary([]worker{w, {}}, 2*time.Second, usage{mallocs: 300, cpu: 5000})
-	require.Equal(t, figures{P50: 50, P99: 99, PerSecond: 45, Allocs: 3, CPU: 50, Locks: 100, Errors: 1, Error: "once"}, f)
+	f := summary([]worker{w, {inTime: 2}}, 2*time.Second, usage{mallocs: 300, cpu: 5000})
+	require.Equal(t, figures{
+		P50: 50, P99: 99, AcquireP50: 99, AcquireP99: 197, PerSecond: 46, Allocs: 3, CPU: 50, Fairness: 45,
+		Locks: 100, Errors: 1, Error: "once",
+	}, f)
 
-	m := median([]figures{{P50: 9, Errors: 1, Error: "e"}, {P50: 1}, {P50: 2, KeysLeft: 3}})
-	require.Equal(t, figures{P50: 2, Errors: 1, Error: "e", KeysLeft: 3}, m)
+	m := median([]figures{{P50: 9, Errors: 1, Error: "e", Goroutines: 7}, {P50: 1, Goroutines: 9}, {P50: 2, KeysLeft: 3}})
+	require.Equal(t, figures{P50: 2, Errors: 1, Error: "e", KeysLeft: 3, Goroutines: 9}, m)
 	require.Equal(t, 3.0, median([]figures{{PerSecond: 4}, {PerSecond: 2}}).PerSecond)
+	require.Equal(t, 7.0, fairness(7, 0), "nobody waits for infinity")
 }
 
-func TestRatiosAreOfMediansAtTheSameSize(t *testing.T) {
+func TestEveryFigureHasAMedian(t *testing.T) {
+	var f figures
+	v := reflect.ValueOf(&f).Elem()
+	for i := range v.NumField() {
+		switch field := v.Field(i); field.Kind() {
+		case reflect.Float64:
+			field.SetFloat(7)
+		case reflect.String:
+			field.SetString("seven")
+		default:
+			field.SetInt(7)
+		}
+	}
+	require.Equal(t, f, median([]figures{f}))
+}
+
+func TestScriptsCountAsOneRequest(t *testing.T) {
+	ss := servers(redistest.StartN(t, 1))
+	c := contenders()[slices.IndexFunc(contenders(), func(c contender) bool { return c.name == plainBaseline })]
+	l := open(t, c, ss)
+	_, err := lockOnce(t.Context(), l, "warm")
+	require.NoError(t, err)
+	before, err := ss.work(c.scripted)
+	require.NoError(t, err)
+	for range 5 {
+		_, err = lockOnce(t.Context(), l, "a")
+		require.NoError(t, err)
+	}
+	after, err := ss.work(c.scripted)
+	require.NoError(t, err)
+	f := figures{Locks: 5}
+	f.serve(after.since(before), 1)
+	require.Equal(t, 2.0, f.Requests, "SET and EVALSHA")
+	require.Equal(t, 4.0, f.Commands, "and the script's GET and DEL")
+}
+
+func TestTurnsOfProcessesArePutInOrder(t *testing.T) {
+	seen := []testimony{
+		{Turns: []turn{{100, 200}, {210, 300}, {1000, 1100}}, Waited: time.Second},
+		{Turns: []turn{{340, 400}}, Waited: time.Second, Errors: []string{"once"}},
+	}
+	f := assemble(seen, work{requests: 60, commands: 120}, 3, 2*time.Second)
+	require.Equal(t, figures{
+		P50: 40, P99: 600, PerSecond: 2, Requests: 10, Commands: 20, Fairness: 3, Locks: 4, Errors: 1, Error: "once",
+	}, f, "a hand-over within a process is none between them")
+
+	seen[1].Turns[0].Acquired = 290
+	require.Contains(t, assemble(seen[:], work{}, 3, time.Second).Error+"; ", "once")
+	seen[1].Errors = nil
+	require.Contains(t, assemble(seen, work{}, 3, time.Second).Error, "two holders: one from 210 to 300, the next from 290")
+}
+
+func TestPeakCountsWhatRanMeanwhile(t *testing.T) {
+	idle := goroutines(t.Context())
+	most := peak(func() {
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() { time.Sleep(100 * time.Millisecond) })
+		}
+		all.Wait()
+	})
+	require.Equal(t, idle+50, most)
+}
+
+func TestResourcesAreOwnSharedOrNew(t *testing.T) {
+	take := func(w workload) (taken []string, distinct int) {
+		rs := w.resources(2)
+		for _, r := range rs {
+			for range 150 {
+				taken = append(taken, r.next())
+			}
+		}
+		slices.Sort(taken)
+		return slices.Compact(taken), w.distinct(rs)
+	}
+	for w, want := range map[workload]int{ownResources: 200, freshResources: 300, oneResource: 1} {
+		taken, distinct := take(w)
+		require.Len(t, taken, want)
+		require.Equal(t, want, distinct)
+	}
+}
+
+func TestRatiosAreOfMediansInTheSameSetting(t *testing.T) {
+	at := func(contender string, callers int) key {
+		return key{Scenario: "throughput", N: 3, Load: callers, Contender: contender}
+	}
 	cells := []*cell{
-		{Contender: "redlock", N: 3, Goroutines: 64, Median: figures{P50: 500, P99: 9000, PerSecond: 123456, Allocs: 3.14, CPU: 100}},
-		{Contender: "redsync", N: 3, Goroutines: 64, Median: figures{P50: 1000, P99: 1000, PerSecond: 6172.8, Allocs: 92, CPU: 2000, KeysLeft: 2}},
-		{Contender: "plain", N: 3, Goroutines: 64, Median: figures{P50: 400}},
-		{Contender: "plain", N: 3, Goroutines: 1, Median: figures{P50: 1}},
+		{key: at("redlock", 64), Median: figures{P50: 500, P99: 9000, PerSecond: 123456, Allocs: 3.14, CPU: 100}},
+		{key: at("redsync", 64), Median: figures{P50: 1000, P99: 1000, PerSecond: 6172.8, Allocs: 92, CPU: 2000, KeysLeft: 2}},
+		{key: at("plain", 64), Median: figures{P50: 400}},
+		{key: at("plain", 1), Median: figures{P50: 1}},
 	}
 	compare(cells)
-	var md bytes.Buffer
-	require.NoError(t, report{Cells: cells}.markdown(&md))
-	require.Contains(t, md.String(), `
-| 64 | redlock | 0.50 | 9.00 | 123456 | 3.14 | 0.10 | 0 | 0 | 0.50 | 20.0 | 0.05 | 1.25 |
-| 64 | redsync | 1.00 | 1.00 | 6173 | 92.0 | 2.00 | 0 | **2 LEFT** | 1.00 | 1.00 | 1.00 | 2.50 |
-| 64 | plain | 0.40 | 0.00 | 0.00 | 0.00 | 0.00 | 0 | 0 | 0.40 | – | – | 1.00 |
-| 1 | plain | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0 | 0 | – | – | – | 1.00 |
+	require.Contains(t, report{Cells: cells}.table(scenarios()[0]), `
+| 64 | redlock | 0.50 | 9.00 | 123456 | 3.14 | 0.10 | 0.00 | 0 | 0 | 0.50 | 20.0 | 0.05 | 1.25 |
+| 64 | redsync | 1.00 | 1.00 | 6173 | 92.0 | 2.00 | 0.00 | 0 | **2 LEFT** | 1.00 | 1.00 | 1.00 | 2.50 |
+| 64 | plain | 0.40 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0 | 0 | 0.40 | – | – | 1.00 |
+| 1 | plain | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | 0 | 0 | – | – | – | 1.00 |
 `)
 }
 
 func TestCommandLineRefusesNonsense(t *testing.T) {
 	for _, args := range [][]string{
-		{"-n", "0"}, {"-goroutines", "many"}, {"-only", "nobody"}, {"-reps", "0"}, {"-duration", "-1s"}, {"report.md"},
+		{"-n", "0"},
+		{"-goroutines", "many"},
+		{"-only", "nobody"},
+		{"-reps", "0"},
+		{"-duration", "-1s"},
+		{"report.md"},
+		{"-scenario", "all"},
+		{"-processes", "1"},
+		{"-lease", "1ms"},
+		{"-delay", "-1ms"},
+		{"-quick", "-held", "few"},
 	} {
 		require.Error(t, run(t.Context(), args, t.Output(), t.Output()), args)
 	}
@@ -186,8 +360,8 @@ func benchmarkLock(b *testing.B, c contender, ss servers, goroutines int) {
 	l := open(b, c, ss)
 	ctxs, cancel := callers(b.Context(), goroutines)
 	defer cancel()
-	load := ownResources()
-	warm := drive(ctxs, l, load, 50*time.Millisecond, 0)
+	rs := ownResources.resources(goroutines)
+	warm := drive(ctxs, l, rs, 50*time.Millisecond, 0)
 	require.Zero(b, warm.Errors, warm.Error)
 
 	var left atomic.Int64
@@ -197,8 +371,8 @@ func benchmarkLock(b *testing.B, c contender, ss servers, goroutines int) {
 	b.ResetTimer()
 	for i, ctx := range ctxs {
 		all.Go(func() {
-			for next := load.resources(i); left.Add(-1) >= 0; {
-				if err := lockOnce(ctx, l, next()); err != nil {
+			for left.Add(-1) >= 0 {
+				if _, err := lockOnce(ctx, l, rs[i].next()); err != nil {
 					b.Error(err)
 					return
 				}
