@@ -70,12 +70,12 @@ func tiny(t *testing.T, scenario, only string) *plan {
 }
 
 func TestARunMeasuresEveryCell(t *testing.T) {
-	p := tiny(t, "throughput,fresh", "")
-	p.reps = 2
+	p := tiny(t, "throughput", "")
+	p.goroutines, p.reps = []int{4}, 2
 	ss := servers(redistest.StartN(t, p.servers()))
 	cells, err := p.run(t.Context(), ss)
 	require.NoError(t, err)
-	require.Len(t, cells, 2*(2*7+2*5))
+	require.Len(t, cells, 7+5)
 	require.NoError(t, verdict(cells))
 
 	for _, c := range cells {
@@ -94,43 +94,43 @@ func TestARunMeasuresEveryCell(t *testing.T) {
 	require.NoError(t, r.markdown(&md))
 	require.NoError(t, r.json(&js))
 	require.Contains(t, md.String(), "| 4 | redlock-nofence | ")
-	require.Contains(t, md.String(), "| p50 of acquire + release, 1 goroutine, N=3 | p50 / redsync | ")
+	require.Contains(t, md.String(), "| acquire + release per second, 64 goroutines, N=3 | per second / redsync | – | – | ≥ 7 | not measured |")
 	require.True(t, json.Valid(js.Bytes()))
 }
 
 func TestEveryScenarioMeasures(t *testing.T) {
 	ss := servers(redistest.StartN(t, usual))
+	const both = "redlock,plain"
 	for scenario, want := range map[string]struct {
+		only    string // redlock alone where the plain lock would take its ttl, or double what takes long
 		cells   int
 		columns []column
 	}{
-		hung.name:   {8, []column{p50, p99, rate}},
-		killed.name: {8, []column{p50, p99, rate}},
-		"handover":  {2, []column{p50, p99, cpu}},
-		"local":     {2, []column{rate, cpu, asked, ran, fair}},
-		"processes": {6, []column{rate, asked, ran, fair}},
-		"renewals":  {1, []column{rate, cpu, allocs, asked}},
-		"delay":     {6, []column{network, p50Trips, p99Trips}},
+		"fresh":     {both, 4, []column{p50, p99, rate, allocs, cpu}},
+		hung.name:   {fencedLock, 4, []column{p50, p99, rate}},
+		killed.name: {fencedLock, 4, []column{p50, p99, rate}},
+		"handover":  {both, 2, []column{p50, p99, cpu}},
+		"local":     {both, 2, []column{rate, cpu, asked, ran, fair}},
+		"processes": {fencedLock, 3, []column{rate, asked, ran, fair}},
+		"renewals":  {fencedLock, 1, []column{rate, cpu, allocs, asked}},
+		"delay":     {both, 6, []column{network, p50Trips, p99Trips}},
 	} {
 		t.Run(scenario, func(t *testing.T) {
-			p := tiny(t, scenario, "redlock,plain")
-			if scenario == hung.name || scenario == killed.name {
-				p.contenders = p.contenders[:1] // without a clean-up, the plain lock takes its ttl for some
-			}
+			p := tiny(t, scenario, want.only)
+			p.sizes = []int{usual}
 			cells, err := p.run(t.Context(), ss)
 			require.NoError(t, err)
 			require.NoError(t, verdict(cells))
+			require.Len(t, cells, want.cells)
 			for _, c := range cells {
 				require.Positive(t, c.Median.Locks, c)
 				for _, col := range want.columns {
 					require.NotContains(t, []string{"–", "0.00", "NaN", "+Inf"}, col.text(c), "%s of %s", col.head, c)
 				}
+				if c.Case == hung.name || c.Case == killed.name {
+					require.GreaterOrEqual(t, c.Median.Goroutines, c.Load, c)
+				}
 			}
-			if scenario == hung.name || scenario == killed.name {
-				want.cells /= 2
-				require.Positive(t, cells[1].Median.Goroutines)
-			}
-			require.Len(t, cells, want.cells)
 			_, err = json.Marshal(report{Rows: judge(p, cells), Cells: cells}) // which knows no infinity
 			require.NoError(t, err)
 		})
@@ -264,7 +264,6 @@ func TestTurnsOfProcessesArePutInOrder(t *testing.T) {
 	}, f, "a hand-over within a process is none between them")
 
 	seen[1].Turns[0].Acquired = 290
-	require.Contains(t, assemble(seen[:], work{}, 3, time.Second).Error+"; ", "once")
 	seen[1].Errors = nil
 	require.Contains(t, assemble(seen, work{}, 3, time.Second).Error, "two holders: one from 210 to 300, the next from 290")
 }
