@@ -137,6 +137,52 @@ func TestEveryScenarioMeasures(t *testing.T) {
 	}
 }
 
+// A witness locks nothing and notes whether a server answers.
+type witness struct {
+	server *redistest.Server
+	saw    []bool
+}
+
+func (w *witness) acquire(context.Context, string) (held, error) {
+	_, err := w.server.Do("PING")
+	w.saw = append(w.saw, err == nil)
+	return w, nil
+}
+
+func (w *witness) Release(context.Context) error { return nil }
+func (w *witness) close() error                  { return nil }
+
+func TestAnInstanceIsGoneForTheSecondHalf(t *testing.T) {
+	ss := servers(redistest.StartN(t, usual))
+	for _, o := range []outage{hung, killed} {
+		p := tiny(t, o.name, "")
+		w := &witness{server: ss[usual-1]}
+		c := contender{open: func([]string, time.Duration) (locker, error) { return w, nil }}
+		fs, err := p.outlive(t.Context(), ss, c, 1, o)
+		require.NoError(t, err)
+		require.Len(t, fs, 2)
+		gone := slices.Index(w.saw, false)
+		require.Positive(t, gone, o.name)
+		require.NotContains(t, w.saw[gone:], true, o.name)
+		require.Equal(t, len(w.saw[gone:]), fs[1].Locks)
+		_, err = w.server.Do("PING")
+		require.NoError(t, err, "it comes back")
+	}
+}
+
+func TestLinesAreLong(t *testing.T) {
+	ss := redistest.StartN(t, 2)
+	near, err := roundTrip(t.Context(), redistest.Addrs(ss))
+	require.NoError(t, err)
+	require.Positive(t, near)
+	far, closeAll, err := lines(redistest.Addrs(ss), 20*time.Millisecond)
+	require.NoError(t, err)
+	defer closeAll()
+	long, err := roundTrip(t.Context(), far)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, long, 20*time.Millisecond)
+}
+
 // faulty fails every second acquire and never deletes what it set.
 type faulty struct {
 	server *redistest.Server
@@ -330,6 +376,7 @@ func TestCommandLineRefusesNonsense(t *testing.T) {
 		{"-lease", "1ms"},
 		{"-delay", "-1ms"},
 		{"-quick", "-held", "few"},
+		{"-guard", "-reps", "1"},
 	} {
 		require.Error(t, run(t.Context(), args, t.Output(), t.Output()), args)
 	}

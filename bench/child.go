@@ -57,19 +57,26 @@ func obey(text string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
+	begin := make(chan struct{})
+	go func() {
+		defer cancel()
+		lines := bufio.NewReader(in)
+		if _, err := lines.ReadString('\n'); err != nil {
+			return
+		}
+		close(begin)
+		_, _ = io.Copy(io.Discard, lines)
+	}()
 	// The connections and the script are not a part of it.
 	if _, err := lockOnce(ctx, l, fmt.Sprintf("bench/child/%d", os.Getpid())); err != nil {
 		return err
 	}
-	lines := bufio.NewReader(in)
 	fmt.Fprintln(out, "ready")
-	if _, err := lines.ReadString('\n'); err != nil {
-		return err
+	select {
+	case <-begin:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, lines)
-		cancel()
-	}()
 	return json.NewEncoder(out).Encode(j.work(ctx, l))
 }
 

@@ -51,7 +51,7 @@ func (p *plan) guard() error {
 		return err
 	}
 	p.sizes, p.goroutines, p.waiters = []int{3}, []int{1, 64}, []int{64}
-	p.duration, p.reps = 500*time.Millisecond, 3
+	p.duration, p.reps = 500*time.Millisecond, 5
 	return nil
 }
 

@@ -138,6 +138,9 @@ func parse(args []string, stderr io.Writer) (*command, error) {
 		return nil, errors.New("-duration and -reps must be positive, -delay must not be negative, -lease is a second and -processes 2 at least, and there are no arguments beside flags")
 	}
 	if c.guarded {
+		if flags.NFlag() > 1 {
+			return nil, errors.New("-guard is always the same run: it has no other flags beside it")
+		}
 		return c, p.guard()
 	}
 	return c, nil

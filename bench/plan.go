@@ -127,7 +127,7 @@ func (p *plan) try(ctx context.Context, ss servers, t trial, rep int) error {
 	}
 	for i, c := range t.cells {
 		c.Reps = append(c.Reps, fs[i])
-		p.log("rep %d/%d  %-52s %9s/s  p50 %-14v %s", rep+1, p.reps, c, digits(fs[i].PerSecond), fs[i].P50, fs[i].complaint())
+		fmt.Fprintf(p.progress, "rep %d/%d  %-68s %s\n", rep+1, p.reps, c, fs[i].brief())
 	}
 	return nil
 }
@@ -211,10 +211,6 @@ func (p *plan) steady(ctxs []context.Context, l locker, s setting, rs []*resourc
 		f.Error = "while warming up: " + warm.Error
 	}
 	return f, err
-}
-
-func (p *plan) log(format string, args ...any) {
-	fmt.Fprintf(p.progress, format+"\n", args...)
 }
 
 // verdict returns an error if one of ours did not do what it promises, whatever its speed.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // A panel is one chart of the plot: what a lock costs the client as one thing grows.
@@ -122,7 +123,7 @@ func (p panel) draw(w io.Writer, left, top float64, cells []*cell) {
 	for e := low; e <= high; e++ {
 		y := py(math.Pow(10, e))
 		fmt.Fprintf(w, `<line class="grid" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`+"\n", left, left+panelWidth, y, y)
-		text(w, left-6, y+4, "end", fmt.Sprintf("%.4g", math.Pow(10, e)))
+		text(w, left-6, y+4, "end", strconv.FormatFloat(math.Pow(10, e), 'f', -1, 64))
 	}
 	slices.SortFunc(all, func(a, b point) int { return int(math.Copysign(1, a.x-b.x)) })
 	for _, q := range slices.CompactFunc(all, func(a, b point) bool { return a.x == b.x }) {

@@ -55,7 +55,7 @@ func newHead(args []string, p *plan, ss servers) head {
 		Go:      runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
 		Redis:   ss.version(),
 		Modules: modules(),
-		Method: fmt.Sprintf("Each cell %d times for %v in alternating order, medians; ttl %v (renewals %v); delayed round trips %v longer; redis-server processes on loopback",
+		Method: fmt.Sprintf("Medians of %d repetitions of %v in alternating order; ttl %v (renewals %v); delayed round trips %v longer; redis-server processes on loopback",
 			p.reps, p.duration, p.ttl, p.lease, p.delay),
 	}
 }
@@ -167,6 +167,20 @@ func middle[T time.Duration | float64](reps []figures, of func(figures) T) T {
 	slices.Sort(values)
 	n := len(values)
 	return (values[(n-1)/2] + values[n/2]) / 2
+}
+
+// brief says what was measured, for those who watch, in one line.
+func (f figures) brief() string {
+	var s []string
+	for _, x := range []struct {
+		format string
+		value  float64
+	}{{"%s/s", f.PerSecond}, {"p50 %s µs", micro(f.P50)}, {"CPU %s µs", micro(f.CPU)}} {
+		if x.value > 0 {
+			s = append(s, fmt.Sprintf(x.format, digits(x.value)))
+		}
+	}
+	return strings.Join(append(s, f.complaint()), "  ")
 }
 
 // complaint says what went wrong, or nothing, in one line.
