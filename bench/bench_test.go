@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/pprof/profile"
 	"github.com/quorumlock/redlock/internal/redistest"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -65,7 +66,7 @@ func tiny(t *testing.T, scenario, only string) *plan {
 		"-duration", "40ms", "-lease", "1s", "-delay", "1ms",
 	}, t.Output())
 	require.NoError(t, err)
-	c.settle, c.progress = 300*time.Millisecond, t.Output()
+	c.settle, c.progress = time.Second, t.Output()
 	return &c.plan
 }
 
@@ -82,8 +83,8 @@ func TestARunMeasuresEveryCell(t *testing.T) {
 		require.Len(t, c.Reps, p.reps, c)
 		require.Zero(t, c.Median.Errors, "%s: %s", c, c.Median.Error)
 		for name, x := range map[string]float64{
-			"p50": float64(c.Median.P50), "p99": float64(c.Median.P99), "rate": c.Median.PerSecond, "allocs": c.Median.Allocs,
-			"CPU": float64(c.Median.CPU), "ratio to redsync": c.Ratios.PerSecond, "ratio to plain": c.Ratios.PlainP50,
+			"p50": float64(c.Median.P50), "p99": float64(c.Median.P99), "locks": float64(c.Median.Locks), "allocs": c.Median.Allocs,
+			"CPU": float64(c.Median.CPU), "ratio to redsync": c.Ratios.P50, "ratio to plain": c.Ratios.PlainP50,
 		} {
 			require.Positive(t, x, "%s of %s", name, c)
 		}
@@ -104,15 +105,16 @@ func TestEveryScenarioMeasures(t *testing.T) {
 	for scenario, want := range map[string]struct {
 		only    string // redlock alone where the plain lock would take its ttl, or double what takes long
 		cells   int
-		columns []column
+		columns []column // but none of a rate: on a busy machine, no lock may be over in so short a time
 	}{
-		"fresh":     {both, 4, []column{p50, p99, rate, allocs, cpu}},
-		hung.name:   {fencedLock, 4, []column{p50, p99, rate}},
-		killed.name: {fencedLock, 4, []column{p50, p99, rate}},
+		"fresh":     {both, 4, []column{p50, p99, allocs, cpu}},
+		hung.name:   {fencedLock, 4, []column{p50, p99}},
+		killed.name: {fencedLock, 4, []column{p50, p99}},
 		"handover":  {both, 2, []column{p50, p99, cpu}},
-		"local":     {both, 2, []column{rate, cpu, asked, ran, fair}},
-		"processes": {fencedLock, 3, []column{rate, asked, ran, fair}},
+		"local":     {both, 2, []column{cpu, asked, ran}},
+		"processes": {fencedLock, 3, []column{asked, ran}},
 		"renewals":  {fencedLock, 1, []column{rate, cpu, allocs, asked}},
+		"profile":   {fencedLock, 2, []column{cpu}},
 		"delay":     {both, 6, []column{network, p50Trips, p99Trips}},
 	} {
 		t.Run(scenario, func(t *testing.T) {
@@ -268,6 +270,10 @@ func TestEveryFigureHasAMedian(t *testing.T) {
 	v := reflect.ValueOf(&f).Elem()
 	for i := range v.NumField() {
 		switch field := v.Field(i); field.Kind() {
+		case reflect.Struct:
+			for i := range field.NumField() {
+				field.Field(i).SetFloat(7)
+			}
 		case reflect.Float64:
 			field.SetFloat(7)
 		case reflect.String:
@@ -277,6 +283,26 @@ func TestEveryFigureHasAMedian(t *testing.T) {
 		}
 	}
 	require.Equal(t, f, median([]figures{f}))
+}
+
+func TestSharesAreOfTheInnermostThatTells(t *testing.T) {
+	sample := func(n int64, stack ...string) *profile.Sample {
+		s := &profile.Sample{Value: []int64{n}}
+		for _, name := range stack {
+			s.Location = append(s.Location, &profile.Location{Line: []profile.Line{{Function: &profile.Function{Name: name}}}})
+		}
+		return s
+	}
+	const worker = "github.com/quorumlock/redlock.(*instance).run"
+	p := &profile.Profile{Sample: []*profile.Sample{
+		sample(1, "internal/runtime/syscall/linux.Syscall6", "syscall.Write", "net.(*conn).Write", "github.com/redis/go-redis/v9.(*Client).Process", worker),
+		sample(2, "runtime.memmove", "runtime.mallocgc", worker),
+		sample(1, "strconv.AppendInt", "github.com/redis/go-redis/v9/internal/proto.(*Writer).WriteArg", worker),
+		sample(1, "runtime.memclr", "runtime.selectgo", worker),
+		sample(5, "runtime.mapaccess1", worker),
+	}}
+	require.Equal(t, shares{Kernel: 0.1, Scheduler: 0.1, Memory: 0.2, Redis: 0.1, Rest: 0.5}, share(p))
+	require.Zero(t, share(&profile.Profile{}))
 }
 
 func TestScriptsCountAsOneRequest(t *testing.T) {
@@ -301,17 +327,32 @@ func TestScriptsCountAsOneRequest(t *testing.T) {
 
 func TestTurnsOfProcessesArePutInOrder(t *testing.T) {
 	seen := []testimony{
-		{Turns: []turn{{100, 200}, {210, 300}, {1000, 1100}}, Waited: time.Second},
-		{Turns: []turn{{340, 400}}, Waited: time.Second, Errors: []string{"once"}},
+		{Turns: []turn{{100, 200}, {210, 300}, {310, 320}, {1000, 1100}}, Waited: time.Second},
+		{Turns: []turn{{360, 400}}, Waited: time.Second, Errors: []string{"once"}},
 	}
 	f := assemble(seen, work{requests: 60, commands: 120}, 3, 2*time.Second)
 	require.Equal(t, figures{
-		P50: 40, P99: 600, PerSecond: 2, Requests: 10, Commands: 20, Fairness: 3, Locks: 4, Errors: 1, Error: "once",
+		P50: 40, P99: 600, PerSecond: 2.5, Requests: 10, Commands: 20, Fairness: 4, Locks: 5, Errors: 1, Error: "once",
 	}, f, "a hand-over within a process is none between them")
 
-	seen[1].Turns[0].Acquired = 290
+	seen[1].Turns[0].Acquired = 315
 	seen[1].Errors = nil
-	require.Contains(t, assemble(seen, work{}, 3, time.Second).Error, "two holders: one from 210 to 300, the next from 290")
+	require.Contains(t, assemble(seen, work{}, 3, time.Second).Error, "two holders: one from 310 to 320, the next from 315")
+}
+
+func TestWaitersHoldInTurnAndSayHowLongTheyWaited(t *testing.T) {
+	l := open(t, contenders()[0], redistest.StartN(t, 1))
+	_, err := lockOnce(t.Context(), l, "warm")
+	require.NoError(t, err)
+	const hold = 20 * time.Millisecond
+	seen := job{Waiters: 2, Hold: hold, Duration: 20 * hold}.work(t.Context(), l)
+	require.Empty(t, seen.Errors)
+	require.NotEmpty(t, seen.Turns)
+	for _, turn := range seen.Turns {
+		require.GreaterOrEqual(t, time.Duration(turn.Released-turn.Acquired), hold)
+	}
+	require.GreaterOrEqual(t, seen.Waited, hold, "one waits while the other holds")
+	require.Zero(t, assemble([]testimony{seen}, work{}, 1, time.Second).Errors)
 }
 
 func TestPeakCountsWhatRanMeanwhile(t *testing.T) {
@@ -323,7 +364,7 @@ func TestPeakCountsWhatRanMeanwhile(t *testing.T) {
 		}
 		all.Wait()
 	})
-	require.Equal(t, idle+50, most)
+	require.InDelta(t, idle+50, most, 2)
 }
 
 func TestResourcesAreOwnSharedOrNew(t *testing.T) {

@@ -28,20 +28,26 @@ func (l redsyncLocker) keepAlive(ctx context.Context, lock held, ttl time.Durati
 	})
 }
 
-// ticking renews a lock with a goroutine and a ticker of its own, as one does without a library's help.
+// ticking renews a lock with a goroutine and a ticker of its own, as one does without a library's help. The lock is lost
+// when no renewal has succeeded for a ttl.
 func ticking(ctx context.Context, ttl time.Duration, renew func(context.Context) error) context.Context {
 	lost, lose := context.WithCancelCause(context.WithoutCancel(ctx))
 	go func() {
 		tick := time.NewTicker(ttl / renewalsPerTTL)
 		defer tick.Stop()
-		for {
+		for renewed := time.Now(); ; {
 			select {
 			case <-ctx.Done():
 				lose(context.Cause(ctx))
 				return
 			case <-tick.C:
 				// A renewal that is under way is not cut off: the lock is about to be released.
-				if err := renew(context.WithoutCancel(ctx)); err != nil {
+				begin := time.Now()
+				err := renew(context.WithoutCancel(ctx))
+				switch {
+				case err == nil:
+					renewed = begin
+				case time.Since(renewed) >= ttl:
 					lose(err)
 					return
 				}

@@ -28,6 +28,7 @@ type figures struct {
 	Fairness   float64       `json:"fairness,omitempty"`               // the locks of the luckiest by those of the unluckiest, at least 1
 	Goroutines int           `json:"goroutines,omitempty"`             // the most at any time, callers included
 	KeyBytes   float64       `json:"bytes_per_fence_key,omitempty"`
+	Shares     shares        `json:"shares_of_cpu,omitzero"`
 
 	Locks       int    `json:"locks"` // that ended without an error
 	Errors      int    `json:"errors"`

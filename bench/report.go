@@ -55,7 +55,7 @@ func newHead(args []string, p *plan, ss servers) head {
 		Go:      runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
 		Redis:   ss.version(),
 		Modules: modules(),
-		Method: fmt.Sprintf("Medians of %d repetitions of %v in alternating order; ttl %v (renewals %v); delayed round trips %v longer; redis-server processes on loopback",
+		Method: fmt.Sprintf("Medians of repetitions (%d, of %v each, in alternating order); ttl %v (renewals %v); delayed round trips %v longer; redis-server processes on loopback",
 			p.reps, p.duration, p.ttl, p.lease, p.delay),
 	}
 }
@@ -146,6 +146,13 @@ func median(reps []figures) figures {
 		Commands:   middle(reps, func(f figures) float64 { return f.Commands }),
 		Fairness:   middle(reps, func(f figures) float64 { return f.Fairness }),
 		KeyBytes:   middle(reps, func(f figures) float64 { return f.KeyBytes }),
+	}
+	f.Shares = shares{
+		Kernel:    middle(reps, func(f figures) float64 { return f.Shares.Kernel }),
+		Scheduler: middle(reps, func(f figures) float64 { return f.Shares.Scheduler }),
+		Memory:    middle(reps, func(f figures) float64 { return f.Shares.Memory }),
+		Redis:     middle(reps, func(f figures) float64 { return f.Shares.Redis }),
+		Rest:      middle(reps, func(f figures) float64 { return f.Shares.Rest }),
 	}
 	for _, rep := range reps {
 		f.Locks += rep.Locks

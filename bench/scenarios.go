@@ -46,6 +46,10 @@ func scenarios() []scenario {
 			name: "delay", load: "callers", trials: delayed, columns: perDelay,
 			title: "Instances a network away: proxies that delay each direction",
 		},
+		{
+			name: "profile", load: "callers", trials: profiled, columns: perProfile,
+			title: "Where the client's CPU time goes, in percent",
+		},
 	}
 }
 
@@ -122,7 +126,19 @@ var (
 	perWaiter   = []column{rate, cpu, server, asked, ran, fair, errorsN, left, rateRatio, cpuRatio}
 	perProcess  = []column{p50, p99, rate, asked, ran, fair, errorsN, left, p50Ratio, p50Plain}
 	perRenewal  = []column{rate, cpu, server, allocs, asked, errorsN, left, cpuRatio}
-	perDelay    = []column{network, acquireP50Trips, acquireP99Trips, p50Trips, p99Trips, rate, errorsN, left}
+	perProfile  = []column{
+		cpu,
+		percent("system calls", func(s shares) float64 { return s.Kernel }),
+		percent("scheduler, channels, timers", func(s shares) float64 { return s.Scheduler }),
+		percent("memory", func(s shares) float64 { return s.Memory }),
+		percent("client of Redis", func(s shares) float64 { return s.Redis }),
+		percent("lock library and the rest", func(s shares) float64 { return s.Rest }),
+	}
+	perDelay = []column{network, acquireP50Trips, acquireP99Trips, p50Trips, p99Trips, rate, errorsN, left}
 )
+
+func percent(head string, of func(shares) float64) column {
+	return column{head, func(c *cell) string { return fmt.Sprintf("%.0f", 100*of(c.Median.Shares)) }}
+}
 
 func trips(c *cell, d time.Duration) string { return orDash(ratio(d, c.Median.RoundTrip)) }
