@@ -300,8 +300,8 @@ func TestSharesAreOfTheInnermostThatTells(t *testing.T) {
 		sample(1, "runtime.memclr", "runtime.selectgo", worker),
 		sample(5, "runtime.mapaccess1", worker),
 	}}
-	require.Equal(t, shares{Kernel: 0.1, Scheduler: 0.1, Memory: 0.2, Redis: 0.1, Rest: 0.5}, share(p))
-	require.Zero(t, share(&profile.Profile{}))
+	require.Equal(t, shares{Kernel: 0.1, Scheduler: 0.1, Memory: 0.2, Redis: 0.1, Rest: 0.5}, sharesOf(p))
+	require.Zero(t, sharesOf(&profile.Profile{}))
 }
 
 func TestScriptsCountAsOneRequest(t *testing.T) {

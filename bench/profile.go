@@ -41,7 +41,7 @@ func profiled(p *plan) []trial {
 						if err != nil {
 							return nil, err
 						}
-						f.Shares = share(taken)
+						f.Shares = sharesOf(taken)
 						return []figures{f}, nil
 					})
 				},
@@ -51,8 +51,8 @@ func profiled(p *plan) []trial {
 	return trials
 }
 
-// share divides the samples of a profile.
-func share(p *profile.Profile) shares {
+// sharesOf divides the samples of a profile.
+func sharesOf(p *profile.Profile) shares {
 	var s shares
 	total := 0.0
 	for _, sample := range p.Sample {

@@ -22,7 +22,7 @@ func renewals(p *plan) []trial {
 				cells: []*cell{{key: key{Scenario: "renewals", N: usual, Load: held, Contender: c.name}, contender: c}},
 				run: func(ctx context.Context, ss servers) ([]figures, error) {
 					s, _ := p.loaded(c, ss, usual, held, oneResource)
-					s.ttl, s.limit, s.distinct = p.lease, 3*p.lease, func() int { return held }
+					s.ttl, s.limit, s.distinct = p.lease, 10*p.lease, func() int { return held } // acquiring them all takes a while, too
 					return p.measure(ctx, s, func(ctxs []context.Context, l locker) ([]figures, error) {
 						f, err := keepAll(ctxs, l, s)
 						return []figures{f}, err

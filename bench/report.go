@@ -274,7 +274,8 @@ func (r report) table(s scenario) string {
 		}
 		cells = append(cells, c)
 		cases = cases || c.Case != ""
-		if s := c.Median.complaint(); s != "" {
+		// The keys that others leave are in their column, and no surprise.
+		if s := c.Median.complaint(); s != "" && (c.contender.ours || c.Median.Errors > 0) {
 			fmt.Fprintf(&b, "\n> **%s**: %s\n", c, s)
 		}
 	}

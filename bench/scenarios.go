@@ -20,7 +20,8 @@ func scenarios() []scenario {
 		},
 		{
 			name: hung.name, load: "callers", trials: hung.trials, columns: perOutage,
-			title: "One of three instances hung (SIGSTOP): the same Locker before, and from that moment on",
+			title: "One of three instances hung (SIGSTOP): the same Locker before, and from that moment on. " +
+				"With its defaults redsync then takes ten seconds a lock and more: it gets one repetition, and none with -quick",
 		},
 		{
 			name: killed.name, load: "callers", trials: killed.trials, columns: perOutage,
