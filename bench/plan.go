@@ -74,7 +74,7 @@ func (k key) String() string {
 	return fmt.Sprintf("%s N=%d %d %s", name, k.N, k.Load, k.Contender)
 }
 
-// usual is N where the issue is not how cost grows with it.
+// usual is N where how cost grows with it is not the question.
 const usual = 3
 
 // patience is for the last lock of a cell, before its caller gives up.
