@@ -525,7 +525,7 @@ func (in *instance) deliver(batch []*round, res result) {
 func (in *instance) told(r *round, a answer) answer {
 	in.mute = in.mute || errors.Is(a.err, errMute)
 	told := int64(a.fence)
-	if !r.tell || in.mute || in.sharded.Load() {
+	if r.tell == nil || in.mute || in.sharded.Load() {
 		told = -1
 	}
 	return answer{vote: granted, lease: told}

@@ -25,6 +25,7 @@ type Locker struct {
 	tokens     *sourceGuard // nil: the quorum issues the tokens, or nobody does
 	keeper     keeper
 	waitlists  waitlists
+	wakeUps    []string
 	dispatcher *dispatcher // nil: nobody observes
 	rounds     sync.Pool   // of *round
 
@@ -201,6 +202,15 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 	return l.finish(ctx, q, r, goal)
 }
 
+// attemptOf is the attempt of one that waits: if others are woken with it, they are
+// told when it is granted.
+func (l *Locker) attemptOf(w *waiter) attempt {
+	r := l.begin(w.ctx, w.q)
+	r.tell = l.wakeUp(0)
+	r.send(r.start)
+	return l.finish(w.ctx, w.q, r, decided)
+}
+
 // begin returns a round that asks for the lock, to be sent at once.
 func (l *Locker) begin(ctx context.Context, q *request) *round {
 	k := &Lock{locker: l, resource: q.resource, key: q.key, fence: q.fence, owner: rand.Text(), ttl: q.ttl, maxHold: q.maxHold}
@@ -247,6 +257,7 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 	for i, v := range r.votes {
 		if v == granted {
 			grants |= 1 << i
+			k.listeners = max(k.listeners, r.leases[i]-1) // but for ourselves
 		}
 	}
 	r.mu.Unlock()

@@ -27,7 +27,7 @@ type round struct {
 	ttl     int64     // of the lock key, in ms
 	keep    int64     // of the fence key, in ms
 	shorter bool      // of an extend: it brings the expiry nearer
-	tell    bool      // of a release: it wakes who waits elsewhere
+	tell    *string   // of a release: the message that wakes who waits elsewhere; of an acquire: it is to tell them that it was granted
 	token   uint64    // the seed of an acquire, else the fencing token
 	ctx     context.Context
 	refs    atomic.Int32
@@ -66,7 +66,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 		}
 		r.timer.Stop()
 	}
-	r.op, r.lock, r.ctx, r.shorter, r.tell = op, lock, ctx, false, false
+	r.op, r.lock, r.ctx, r.shorter, r.tell = op, lock, ctx, false, nil
 	r.tally = tally{n: len(l.instances)}
 	clear(r.votes)
 	clear(r.fences)

@@ -45,6 +45,9 @@ func (o op) prolongs() bool { return o == opExtend || o == opHeal }
 // variables because an argument that is a pointer is not boxed.
 var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
 
+// woken is the letter of an acquire of one that was woken.
+var woken = "w"
+
 var yes, no = "1", "0"
 
 func flag(b bool) *string {
@@ -69,7 +72,11 @@ func (r *round) size() int { return 128 + len(r.lock.key) + len(r.lock.fence) }
 // appendArgs appends the ARGV of r's operation. mute says that the instance lets
 // nobody publish.
 func (r *round) appendArgs(args []any, mute bool) []any {
-	args = append(args, &letters[r.op], &r.lock.owner)
+	letter := &letters[r.op]
+	if r.op == opAcquire && r.tell != nil && !mute {
+		letter = &woken
+	}
+	args = append(args, letter, &r.lock.owner)
 	switch r.op {
 	case opAcquire, opHeal:
 		args = append(args, &r.ttl, &r.keep, &r.token)
@@ -78,7 +85,10 @@ func (r *round) appendArgs(args []any, mute bool) []any {
 	case opRaise:
 		args = append(args, &r.token)
 	case opRelease:
-		args = append(args, flag(r.tell && !mute))
+		if mute || r.tell == nil {
+			return append(args, &no)
+		}
+		args = append(args, r.tell)
 	}
 	return args
 }
@@ -87,7 +97,7 @@ func (r *round) appendArgs(args []any, mute bool) []any {
 type answer struct {
 	vote  vote
 	fence uint64 // granted or refused: the instance's fence value
-	lease int64  // of a release: how many were told, -1: not known. In ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
+	lease int64  // how many a release or a woken one has told, -1: not known. In ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
 	err   error  // refused or failed: why
 }
 
@@ -112,12 +122,12 @@ func parseAnswer(line string) answer {
 		if rest == "" {
 			return answer{vote: granted, err: errMute}
 		}
-	case "e":
-		if fence, left, ok := fenceAndTime(rest); ok {
-			return answer{vote: granted, fence: fence, lease: left}
+	case "e", "w":
+		if fence, number, ok := twoNumbers(rest); ok {
+			return answer{vote: granted, fence: fence, lease: number}
 		}
 	case "r":
-		if fence, left, ok := fenceAndTime(rest); ok {
+		if fence, left, ok := twoNumbers(rest); ok {
 			return answer{vote: refused, fence: fence, lease: left, err: errForeign}
 		}
 	case "n":
@@ -134,11 +144,11 @@ func parseAnswer(line string) answer {
 	return answer{vote: failed, err: fmt.Errorf("unexpected answer %.40q", line)}
 }
 
-func fenceAndTime(text string) (fence uint64, ms int64, ok bool) {
+func twoNumbers(text string) (fence uint64, other int64, ok bool) {
 	first, second, _ := strings.Cut(text, " ")
 	fence, err1 := strconv.ParseUint(first, 10, 64)
-	ms, err2 := strconv.ParseInt(second, 10, 64)
-	return fence, ms, err1 == nil && err2 == nil && fence < maxToken
+	other, err2 := strconv.ParseInt(second, 10, 64)
+	return fence, other, err1 == nil && err2 == nil && fence < maxToken
 }
 
 // serverError is an error that the server answered to one operation of a

@@ -3,6 +3,7 @@ package redlock
 import (
 	"container/list"
 	"context"
+	"maps"
 	"math/bits"
 	"math/rand/v2"
 	"strings"
@@ -22,16 +23,26 @@ const (
 	maxRun     = 32
 	maxRunTime = 50 * time.Millisecond
 	yieldTime  = 3 * time.Millisecond
-	wakeSpread = time.Millisecond // those that one message wakes ask one after the other, with luck
+
+	// Those that a message wakes ask at random times, one in so much time, so that
+	// the first one can tell the others that it has the lock.
+	wakeSpread = time.Millisecond
+
+	// After so many lost rounds it is taken to be held by one, and not split.
+	settledAfter = 3
 )
 
 // waitlists are those of a Locker. Where nobody waits they cost an atomic read.
 type waitlists struct {
 	locker *Locker
-	count  atomic.Int64 // of waitlists
+	count  atomic.Int64 // of both maps
 	mu     sync.Mutex
 	of     map[string]*waitlist // by resource
+	after  map[string]time.Time // by resource that others were waiting for at its last release: until when it is theirs
 }
+
+// maxAfter is how many resources after remembers before it forgets what is over.
+const maxAfter = 128
 
 // A waitlist lives as long as somebody waits in it, or has his turn.
 type waitlist struct {
@@ -46,6 +57,9 @@ type waitlist struct {
 	hears   uint64    // bit i: and they come from instance i
 	told    uint64    // bit i: instance i has told of a release
 	free    bool      // a majority has: ask at once
+	taken   uint64    // bit i: instance i has told that somebody else was granted the lock
+	settled bool      // a majority has: nobody needs to ask before the next release
+	lost    int       // rounds since the last release
 	reason  error     // why the last one lost a round
 }
 
@@ -69,11 +83,17 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.of[q.resource]
+	yield, others := s.after[q.resource]
+	if others {
+		delete(s.after, q.resource)
+		s.count.Add(-1)
+		begin = begin || yield.After(q.start)
+	}
 	switch {
 	case n == nil && !begin:
 		return nil
 	case n == nil:
-		n = &waitlist{}
+		n = &waitlist{yield: yield}
 		if s.of == nil {
 			s.of = map[string]*waitlist{}
 		}
@@ -182,13 +202,13 @@ func (s *waitlists) next(k *Lock, now time.Time) *waiter {
 	case w == nil:
 		return nil
 	case w.asking || n.turn != nil || n.holder != nil:
-		n.run = 0
+		n.run, n.free = 0, true
 		w.wake()
 		return nil
 	case n.run == 0:
 		n.since = now
 	case n.run >= maxRun || now.Sub(n.since) >= maxRunTime:
-		n.run, n.yields = 0, true
+		n.run, n.yields, n.free = 0, true, true
 		n.yield = now.Add(yieldTime/2 + rand.N(yieldTime))
 		w.wake()
 		return nil
@@ -244,7 +264,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 	switch {
 	case n.free:
 		delay = 0
-	case s.majority(n.hears):
+	case s.majority(n.hears) && (n.settled || n.lost >= settledAfter):
 		delay = slow
 	}
 	wait = max(delay, n.yield.Sub(now))
@@ -253,6 +273,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 	}
 	if wait <= 0 {
 		w.asking, n.free, n.told = true, false, 0
+		n.lost++
 	} else if !n.listens && n.holder == nil {
 		s.listenLocked(n, w.q.key)
 	}
@@ -267,6 +288,22 @@ func (s *waitlists) listenLocked(n *waitlist, key string) {
 			n.hears |= 1 << i
 		}
 	}
+}
+
+// remember notes that a resource was released to others.
+func (s *waitlists) remember(resource string, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(s.after)
+	if s.after == nil {
+		s.after = map[string]time.Time{}
+	}
+	if before >= maxAfter {
+		now := s.locker.now()
+		maps.DeleteFunc(s.after, func(_ string, until time.Time) bool { return until.Before(now) })
+	}
+	s.after[resource] = until
+	s.count.Add(int64(len(s.after) - before))
 }
 
 func (s *waitlists) majority(set uint64) bool {
@@ -294,31 +331,38 @@ func (s *waitlists) hear(key string, i int, on bool) {
 	}
 	n.hears |= 1 << i
 	if !was && s.majority(n.hears) {
-		s.freeLocked(n)
+		s.freeLocked(n, 0)
 	}
 }
 
-// tell notes that instance i has told of a release of a lock key.
-func (s *waitlists) tell(key string, i int) {
+// tell takes the message of instance i on a lock key: "t", somebody was granted the
+// lock that the last release has left; otherwise, that it was released.
+func (s *waitlists) tell(key, message string, i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.byKeyLocked(key)
-	if n == nil {
-		return
-	}
-	n.told |= 1 << i
-	if s.majority(n.told) {
-		n.told = 0
-		s.freeLocked(n)
+	switch {
+	case n == nil:
+	case message == "t":
+		if n.taken |= 1 << i; s.majority(n.taken) {
+			n.told, n.taken, n.free, n.settled = 0, 0, false, true
+		}
+	default:
+		listeners, own := s.locker.readWakeUp(message)
+		if own {
+			return // whoever released it here knows
+		}
+		if n.told |= 1 << i; s.majority(n.told) {
+			n.told, n.taken, n.settled, n.lost = 0, 0, false, 0
+			s.freeLocked(n, time.Duration(listeners-1)*wakeSpread)
+		}
 	}
 }
 
-func (s *waitlists) freeLocked(n *waitlist) {
+// freeLocked has the first one ask, within spread.
+func (s *waitlists) freeLocked(n *waitlist, spread time.Duration) {
 	n.free = true
-	now := s.locker.now()
-	if spread := now.Add(rand.N(wakeSpread)); spread.After(n.yield) {
-		n.yield = spread
-	}
+	n.yield = s.locker.now().Add(rand.N(spread + 1))
 	if w := n.first(); w != nil {
 		w.wake()
 	}
@@ -327,8 +371,12 @@ func (s *waitlists) freeLocked(n *waitlist) {
 // released takes what came of the release of k, which others were to be told of:
 // if there are none, nobody needs to give way to them.
 func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
+	yield := s.locker.now().Add(yieldTime/2 + rand.N(yieldTime) + took)
 	n := s.lockFreed(k)
 	if n == nil {
+		if others {
+			s.remember(k.resource, yield)
+		}
 		return
 	}
 	defer s.mu.Unlock()
@@ -337,7 +385,7 @@ func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
 	}
 	n.yields, n.yield = false, time.Time{}
 	if others {
-		n.yield = s.locker.now().Add(yieldTime/2 + rand.N(yieldTime) + took)
+		n.yield = yield
 	}
 	if w := n.first(); w != nil {
 		w.wake()

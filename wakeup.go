@@ -2,8 +2,10 @@ package redlock
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -162,7 +164,7 @@ func (e *ear) read() {
 		retry = minListenRetry
 		switch m := message.(type) {
 		case *redis.Message:
-			l.waitlists.tell(m.Channel, e.in.index)
+			l.waitlists.tell(m.Channel, m.Payload, e.in.index)
 		case *redis.Subscription:
 			if m.Kind == "subscribe" {
 				e.subscribed(m.Channel)
@@ -230,6 +232,33 @@ func (e *ear) guard(call func(context.Context) error) (err error) {
 		}
 	}()
 	return call(ctx)
+}
+
+// maxListeners is how many of those that are woken make a difference.
+const maxListeners = 32
+
+// wakeUps returns the messages of a Locker's releases, by how many they may wake:
+// that number, and who says so.
+func wakeUps() []string {
+	who := rand.Text()
+	texts := make([]string, maxListeners+1)
+	for n := range texts {
+		texts[n] = fmt.Sprintf("%d %s", max(n, 1), who)
+	}
+	return texts
+}
+
+func (l *Locker) wakeUp(listeners int64) *string {
+	return &l.wakeUps[min(max(listeners, 0), maxListeners)]
+}
+
+// readWakeUp returns how many a message may wake; own reports whether it is this
+// Locker's.
+func (l *Locker) readWakeUp(message string) (listeners int, own bool) {
+	number, who, _ := strings.Cut(message, " ")
+	listeners, _ = strconv.Atoi(number)
+	_, self, _ := strings.Cut(l.wakeUps[0], " ")
+	return min(max(listeners, 1), maxListeners), who == self
 }
 
 // othersListen reports whether somebody else was told of a release; true also if it

@@ -9,6 +9,8 @@
 --
 --   a owner ttl keep seed    acquire. A fresh grant counts F up, so that no two grants of one instance share a
 --                            number. A repeat, when the reply was lost, is granted again and changes nothing.
+--   w owner ttl keep seed    acquire, for one of those that a message has woken: if it is granted, publish "t" on the
+--                            channel L, so that the others need not ask.
 --   r owner token            raise F to token: for the owner only, and never down.
 --   e owner ttl keep token shorter
 --                            extend. An F beyond token means that somebody was granted a larger one since. Unless
@@ -17,7 +19,7 @@
 --   h owner ttl keep token   heal: set L again where it is absent and F is not beyond token. It is sent only
 --                            after a majority confirmed the extend of the same round.
 --   d owner tell             release: delete L if it is the owner's. F stays, and so stays the order. If tell is
---                            "1", publish a message on the channel L to wake who waits.
+--                            not "0", publish it on the channel L to wake who waits: how many that may be, and who says so.
 --
 -- ttl and keep, the expiry of F, are in milliseconds; seed and token are whole
 -- numbers below 2^53, in decimal. They are sent, and ignored, without fencing.
@@ -25,6 +27,7 @@
 -- Answer: one string with a line for each operation:
 --
 --   g F        granted, with the fence value (0 without fencing); a release: with how many were told
+--   w F told   granted, to one that was woken: with the fence value, and how many were told
 --   m          granted, a release: but nobody may be told
 --   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
@@ -146,6 +149,15 @@ function run.a()
   return 'g ' .. f
 end
 
+function run.w()
+  local L = KEYS[k]
+  local answer = run.a()
+  if string.sub(answer, 1, 1) ~= 'g' then return answer end
+  local told = call('PUBLISH', L, 't')
+  if type(told) == 'table' then return answer end
+  return format('w%s %.0f', string.sub(answer, 2), told)
+end
+
 function run.r()
   local L, F, owner, token = KEYS[k], KEYS[k + 1], ARGV[a + 1], ARGV[a + 2]
   k, a = k + 2, a + 3
@@ -206,8 +218,8 @@ function run.d()
   if answer then return answer end
   local done = call('DEL', L)
   if type(done) == 'table' then return failed(done) end
-  if tell ~= '1' then return 'g 0' end
-  local told = call('PUBLISH', L, '')
+  if tell == '0' then return 'g 0' end
+  local told = call('PUBLISH', L, tell)
   if type(told) == 'table' then return 'm' end
   return format('g %.0f', told)
 end
