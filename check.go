@@ -81,7 +81,7 @@ func (l *Locker) report(seen []*facts, guard time.Duration) *Report {
 			"%d instances tolerate the loss of %d, no more than %d do, and more can fail", n, n-quorumOf(n), n-1)
 	}
 
-	granting := 0
+	granting, unknown := 0, 0
 	byRunID := map[string]string{}
 	for i, f := range seen {
 		in := l.instances[i]
@@ -95,12 +95,17 @@ func (l *Locker) report(seen []*facts, guard time.Duration) *Report {
 			continue
 		case ir.Grants:
 			granting++
+		case errors.Is(f.lost, errPending):
+			unknown++
 		}
 		byRunID[ir.RunID] = in.name
 	}
-	if granting < r.Quorum {
-		fs.add(Unsafe, "quorum", "see what is said about the others",
+	switch {
+	case granting+unknown < r.Quorum:
+		fs.add(Unsafe, "quorum", "see what is said about each of the others",
 			"%d of %d instances grant locks, and a lock needs %d: nobody gets one", granting, n, r.Quorum)
+	case granting < r.Quorum:
+		fs.add(Warning, "quorum", "give Check more time", "%d of %d instances grant locks, as far as was seen, and a lock needs %d", granting, n, r.Quorum)
 	}
 	r.Findings = fs
 	return r

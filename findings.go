@@ -61,6 +61,9 @@ func (in *instance) report(f *facts, guard time.Duration) InstanceReport {
 	fs := findings{}
 	l := in.locker
 	fs.client(in)
+	if !f.plain {
+		guard = 0 // as was just said
+	}
 	switch {
 	case f.lost != nil:
 		fs.lost(f.lost, in)
@@ -117,7 +120,7 @@ func (fs *findings) trial(err error, in *instance) {
 		fs.add(Unsafe, "permissions", in.locker.rights(), "its user may not lock, and so it will never vote (%s)", text)
 	case says(err, "unknown command", "Unknown Redis command"):
 		fs.add(Unsafe, "permissions", "let it have EVAL, EVALSHA, SET, GET, DEL, PTTL and PEXPIRE under their own names", "it lacks a command that a lock needs, and so will never vote (%s)", text)
-	case says(err, "MOVED", "ASK ", "CLUSTERDOWN", "CROSSSLOT"):
+	case says(err, elsewhere...):
 		fs.add(Unsafe, "cluster", "list independent masters, that are in no cluster", "it is a node of a cluster, and does not vote on what other nodes keep (%s)", text)
 	default:
 		fs.add(Unsafe, "locking", "use a Redis of 7.0 or later, that you can lock on", "it does not lock as it should (%s)", text)
@@ -171,12 +174,15 @@ func (fs *findings) role(f *facts) {
 		fs.add(Warning, "replicas", "let no replica take over, or only one that has been up for the largest ttl in use",
 			"it has %d: one that takes over may not know the last locks, as replication is asynchronous", replicas)
 	}
+	const fix = "list independent masters, that are in no cluster"
 	switch {
-	case f.info["cluster_enabled"] != "1":
+	case !f.plain || f.info["cluster_enabled"] != "1" || says(f.trialErr, elsewhere...):
 	case f.shards == "1":
-		fs.add(Warning, "cluster", "use an instance that is in no cluster", "it is the only master of a cluster: if the cluster grows, it does not vote on what other nodes keep")
+		fs.add(Warning, "cluster", fix, "it is the only master of a cluster: if the cluster grows, it does not vote on what other nodes keep")
+	case f.shards == "":
+		fs.add(Warning, "cluster", fix, "it is a node of a cluster, and does not tell of how many masters: it does not vote on what others keep")
 	default:
-		fs.add(Unsafe, "cluster", "list independent masters, that are in no cluster", "it is a node of a cluster: it votes only on the keys of its own slots")
+		fs.add(Unsafe, "cluster", fix, "it is a node of a cluster of %s masters: it does not vote on what the others keep", line(f.shards))
 	}
 }
 
@@ -206,47 +212,46 @@ func (fs *findings) memory(f *facts) {
 // persistence: what a restart forgets, the guard catches; where there is none,
 // nothing may be forgotten.
 func (fs *findings) persistence(f *facts, guard time.Duration) {
+	if _, known := f.number("uptime_in_seconds"); !known {
+		guard = 0
+	}
 	forgets := ""
+	const fix = "set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no"
 	fsync, known := f.config["appendfsync"]
 	switch {
 	case f.info["aof_enabled"] == "":
-		forgets = "does not tell whether it persists"
+		fs.add(Warning, "persistence", fix, "it does not tell whether a restart forgets locks")
 	case f.info["aof_enabled"] != "1":
 		forgets = "has no append-only file: a restart forgets locks"
 	case !known:
-		fs.unseen(f.configErr, "appendfsync, and so what a loss of power forgets", "+config|get")
+		fs.unseen(f.configErr, guard, "appendfsync, and so what a loss of power forgets", "+config|get")
 	case fsync != "always":
 		forgets = fmt.Sprintf("has appendfsync %s: a loss of power forgets the last locks", line(fsync))
 	case f.config["no-appendfsync-on-rewrite"] == "yes":
 		forgets = "has no-appendfsync-on-rewrite yes: a loss of power while it rewrites its file forgets the last locks"
 	}
-	if forgets == "" {
-		return
-	}
-	const fix = "set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no"
-	_, tellsUptime := f.number("uptime_in_seconds")
 	switch {
-	case guard == 0 || !tellsUptime:
+	case forgets == "":
+	case guard == 0:
 		fs.add(Unsafe, "persistence", fix, "it %s, and nothing keeps it from granting them a second time", forgets)
 	case f.info["aof_enabled"] != "1":
-		fs.add(Warning, "persistence", fix, "it %s; it casts no vote after one until they have expired", forgets)
+		fs.add(Warning, "persistence", fix, "it %s, and it casts no vote until they have expired", forgets)
 	default:
-		fs.add(Info, "persistence", fix, "it %s; it casts no vote after the restart until they have expired", forgets)
+		fs.add(Info, "persistence", fix, "it %s, and it casts no vote until they have expired", forgets)
 	}
 }
 
 // restart: an instance that has just started may have forgotten what it granted.
 func (fs *findings) restart(f *facts, guard time.Duration) {
-	if guard == 0 {
-		return
-	}
 	_, known := f.number("uptime_in_seconds")
 	switch {
+	case f.infoErr != nil && guard > 0:
+		fs.add(Unsafe, "restart", "allow the user +info", "it does not tell when it started, which server it is, nor whether it evicts (%s): one that restarts and forgets its locks is not noticed", told(f.infoErr))
 	case f.infoErr != nil:
-		fs.add(Unsafe, "restart", "allow the user +info", "it does not tell when it started, nor which server it is (%s): one that restarts and forgets its locks is not noticed", told(f.infoErr))
-	case !known:
+		fs.unseen(f.infoErr, guard, "which server it is, nor whether it persists and evicts", "+info")
+	case guard > 0 && !known:
 		fs.add(Unsafe, "restart", "use a server that tells uptime_in_seconds in INFO", "it does not tell when it started: one that restarts and forgets its locks is not noticed")
-	case f.uptime() < guard:
+	case guard > 0 && f.uptime() < guard:
 		fs.add(Warning, "restart", "wait", "it started %v ago, and may have forgotten locks: it casts no vote until it has been up for %v", f.uptime(), guard)
 	}
 	if f.infoErr == nil && f.info["run_id"] == "" {
@@ -332,7 +337,12 @@ func (fs *findings) client(in *instance) {
 	}
 }
 
-// unseen tells what the instance did not show.
-func (fs *findings) unseen(err error, what, right string) {
-	fs.add(Info, "unseen", "allow the user "+right+", or see for yourself", "it does not show %s (%s)", what, told(err))
+// unseen tells what the instance did not show. It matters more where nothing
+// guards against restarts.
+func (fs *findings) unseen(err error, guard time.Duration, what, right string) {
+	s := Info
+	if guard == 0 {
+		s = Warning
+	}
+	fs.add(s, "unseen", "allow the user "+right+", or see for yourself", "it does not show %s (%s)", what, told(err))
 }

@@ -33,8 +33,8 @@ type facts struct {
 	infoErr   error // why it does not tell
 	configErr error
 	timeErr   error
-	shardsErr error
-	shards    string // how many masters its cluster has
+	shards    string // how many masters its cluster has; "" when it does not tell
+	plain     bool   // all that is about one server
 }
 
 // A clockSample is one reading of a server's clock.
@@ -73,8 +73,9 @@ type inspection struct {
 func (in *instance) inspect(ctx context.Context) *facts {
 	client, done := in.inspected(ctx)
 	defer done()
+	_, plain := client.(*redis.Client)
 	p := &inspection{
-		facts: &facts{}, in: in, client: client, ctx: ctx,
+		facts: &facts{plain: plain}, in: in, client: client, ctx: ctx,
 		resource: "redlock-check-" + rand.Text(),
 		token:    uint64(in.locker.now().UnixMicro()), //nolint:gosec // of a clock after 1970
 	}
@@ -177,6 +178,9 @@ func bars(err error) bool {
 // busy is how an instance begins that answers nothing else for now.
 var busy = []string{"BUSY", "LOADING", "MASTERDOWN"}
 
+// elsewhere is how a node of a cluster begins that does not have the key.
+var elsewhere = []string{"MOVED", "ASK ", "CLUSTERDOWN", "CROSSSLOT"}
+
 // says reports whether the text of err contains one of texts.
 func says(err error, texts ...string) bool {
 	return err != nil && slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(err.Error(), t) })
@@ -185,10 +189,10 @@ func says(err error, texts ...string) bool {
 func (p *inspection) askInfo() {
 	text, err := ask(p, func(ctx context.Context) (string, error) { return p.client.Info(ctx).Result() })
 	p.info, p.infoErr = parseInfo(text), err
-	if p.info["cluster_enabled"] != "1" {
+	if !p.plain || p.info["cluster_enabled"] != "1" {
 		return
 	}
-	text, p.shardsErr = ask(p, func(ctx context.Context) (string, error) { return p.client.ClusterInfo(ctx).Result() })
+	text, _ = ask(p, func(ctx context.Context) (string, error) { return p.client.ClusterInfo(ctx).Result() })
 	p.shards = parseInfo(text)["cluster_size"]
 }
 
@@ -218,7 +222,7 @@ func (p *inspection) askTime() clockSample {
 // the farther away the instance is. It does not spend the last of the caller's time
 // on that, and asks no cluster, in which another node would answer.
 func (p *inspection) watchClock() {
-	if p.lost != nil || p.timeErr != nil || !p.plain() {
+	if p.lost != nil || p.timeErr != nil || !p.plain {
 		return
 	}
 	wait := rateInterval
@@ -236,12 +240,6 @@ func (p *inspection) watchClock() {
 		p.late = p.askTime()
 	case <-p.ctx.Done():
 	}
-}
-
-// plain reports whether the client is one of a single server.
-func (p *inspection) plain() bool {
-	_, plain := p.client.(*redis.Client)
-	return plain
 }
 
 // askConfig asks what only CONFIG tells.
