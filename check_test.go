@@ -426,8 +426,7 @@ func TestLatencyIsComparedWithTheInstanceTimeout(t *testing.T) {
 	require.Equal(t, Info, found["latency"])
 	require.Contains(t, said(r, "latency"), "too long for locks with a ttl below 1")
 	require.GreaterOrEqual(t, r.Instances[0].Latency, 50*time.Millisecond)
-	p.DelayReplies(300 * time.Millisecond)
-	_, found = judged(t, l, mature)
+	_, found = judged(t, opened(t, []string{p.Addr()}, WithInstanceTimeout(150*time.Millisecond)), mature)
 	require.Equal(t, Warning, found["latency"])
 }
 
@@ -602,7 +601,7 @@ func TestACheckEndsWithItsContext(t *testing.T) {
 }
 
 // Close does not wait for a Check, nor for what it asks.
-func TestCloseEndsAChecks(t *testing.T) {
+func TestCloseEndsACheck(t *testing.T) {
 	s := redistest.Start(t)
 	require.NoError(t, s.Pause())
 	l, err := Open([]string{s.Addr()})

@@ -17,7 +17,7 @@ const (
 	clockSamples = 4                      // the best of them counts
 	rateInterval = 250 * time.Millisecond // between the two looks at a clock
 	rateMost     = time.Second            // the same, of an instance that is far away
-	trialTTL     = time.Second            // of the keys of a trial
+	trialTTL     = time.Second            // of the lock of a trial; its fence has twice that
 )
 
 // facts are what an instance told.
@@ -90,8 +90,8 @@ func (in *instance) inspect(ctx context.Context) *facts {
 
 // inspected returns the client to ask with. For a client that Open built it is a
 // copy with a connection of its own: so no question waits for a batch, nor a batch
-// for a question, and the end of ctx breaks a read, which cancelling alone does
-// not. A client that the caller brought is asked as it is, with whatever is hooked
+// for a question, and closing it ends a read that nobody waits for any more, which
+// the end of a context does not. A client that the caller brought is asked as it is, with whatever is hooked
 // into it.
 func (in *instance) inspected(ctx context.Context) (client redis.UniversalClient, done func()) {
 	c, plain := in.client.(*redis.Client)
@@ -109,11 +109,7 @@ func (in *instance) inspected(ctx context.Context) (client redis.UniversalClient
 		return dial(dialing, network, addr)
 	}
 	copied := redis.NewClient(&o)
-	stop := context.AfterFunc(ctx, func() { _ = copied.Close() })
-	return copied, func() {
-		stop()
-		_ = copied.Close()
-	}
+	return copied, func() { _ = copied.Close() }
 }
 
 // ask puts one question, of the send limit at most: a client may ignore its
@@ -262,10 +258,10 @@ func (p *inspection) try(command, script string) {
 	}
 	l := p.in.locker
 	k := &Lock{locker: l, resource: p.resource, key: l.prefix + p.resource, owner: rand.Text()}
-	ttl, raised := serverTTL(trialTTL), p.token+1
+	ttl, keep, raised := serverTTL(trialTTL), serverTTL(2*trialTTL), p.token+1
 	ops := []*round{
-		{op: opAcquire, lock: k, ttl: ttl, keep: 2 * ttl, token: p.token},
-		{op: opExtend, lock: k, ttl: 2 * ttl, keep: 2 * ttl, token: raised},
+		{op: opAcquire, lock: k, ttl: ttl, keep: keep, token: p.token},
+		{op: opExtend, lock: k, ttl: ttl, keep: keep, token: raised},
 		{op: opRelease, lock: k},
 	}
 	if l.fenced() {
