@@ -139,7 +139,11 @@ type endedError struct {
 }
 
 func (e *endedError) Error() string {
-	s := fmt.Sprintf("redlock: %s %s: %v", e.op, quote(e.resource), e.ctx.Err())
+	s := "redlock: " + e.op
+	if e.resource != "" { // a Check has none
+		s += " " + quote(e.resource)
+	}
+	s += ": " + e.ctx.Err().Error()
 	if cause := context.Cause(e.ctx); !errors.Is(cause, e.ctx.Err()) {
 		s += " (" + line(cause.Error()) + ")"
 	}

@@ -103,6 +103,32 @@ func ExampleNew() {
 	// Output: invoice-42 true
 }
 
+// Before you rely on a set of servers, ask whether they are fit for it. These five
+// are embedded in the test: they lock, but tell little about themselves.
+func ExampleLocker_Check() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+	locker, err := redlock.Open(endpoints)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	report, err := locker.Check(context.Background()) // fmt.Print(report) prints a table
+	var unsafe *redlock.UnsafeError
+	if !errors.As(err, &unsafe) && err != nil {
+		log.Fatal(err)
+	}
+	for _, f := range report.Instances[0].Findings {
+		if f.Severity == redlock.Unsafe {
+			fmt.Printf("%s: %s\n  -> %s\n", f.Check, f.Text, f.Fix)
+		}
+	}
+	// Output:
+	// restart: it does not tell when it started: one that restarts and forgets its locks is not noticed
+	//   -> use a server that tells uptime_in_seconds in INFO
+}
+
 // Taken and unreachable are different answers, and call for different actions.
 func ExampleLocker_TryAcquire() {
 	endpoints, closeAll := fiveServers()

@@ -610,6 +610,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }
 
+const argsFollow = ", with args beginning with"
+
 // explain turns an error of the client into the cause that a caller reads.
 func (in *instance) explain(err error) error {
 	switch {
@@ -619,6 +621,10 @@ func (in *instance) explain(err error) error {
 		// How a server that wants a password answers a request of more than ten
 		// arguments.
 		return serverError("NOAUTH Authentication required. (" + err.Error() + ")")
+	case isReply(err) && strings.Contains(err.Error(), argsFollow):
+		// A server that does not know AUTH or HELLO repeats the password.
+		text, _, _ := strings.Cut(err.Error(), argsFollow)
+		return serverError(text)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		// Of our own context: it must not look like the caller's.
 		return &timeoutError{in.locker.sendLimit()}

@@ -227,14 +227,14 @@ func TestAConnectionCountsWhenItIsThere(t *testing.T) {
 	require.EqualValues(t, 1, d.n.Load())
 }
 
-// says is a client whose answer to INFO is another one.
-type says struct {
+// informer is a client whose answer to INFO is another one.
+type informer struct {
 	redis.UniversalClient
 	info string
 	err  error
 }
 
-func (c says) Info(ctx context.Context, sections ...string) *redis.StringCmd {
+func (c informer) Info(ctx context.Context, sections ...string) *redis.StringCmd {
 	cmd := redis.NewStringCmd(ctx, "info", sections)
 	cmd.SetVal(c.info)
 	cmd.SetErr(c.err)
@@ -269,7 +269,7 @@ func TestWhatDoesNotTellIsNotGuarded(t *testing.T) {
 			observer, events := instanceEvents()
 			l, err := Open([]string{s.Addr()}, observer, WithQuarantine(time.Hour))
 			require.NoError(t, err)
-			l.instances[0].client = says{l.instances[0].client, c.info, c.err}
+			l.instances[0].client = informer{l.instances[0].client, c.info, c.err}
 			for i := range 3 {
 				k, err := l.TryAcquire(t.Context(), name+strconv.Itoa(i), time.Minute)
 				if !c.votes {
