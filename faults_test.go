@@ -161,7 +161,7 @@ type request struct {
 	chunk  []byte // what was sent with it
 }
 
-var requestPattern = regexp.MustCompile(`\$1\r\n([arehd])\r\n\$26\r\n([A-Z2-7]{26})\r\n(?:\$\d+\r\n(\d+)\r\n)?`)
+var requestPattern = regexp.MustCompile(`\$1\r\n([arehdw])\r\n\$26\r\n([A-Z2-7]{26})\r\n(?:\$\d+\r\n(\d+)\r\n)?`)
 
 func newRig(t testing.TB, n int, args ...string) *rig {
 	t.Helper()
@@ -178,7 +178,7 @@ func newRig(t testing.TB, n int, args ...string) *rig {
 func (g *rig) watch(p *redistest.Proxy, i int) {
 	p.OnRequest(func(chunk []byte) {
 		for _, m := range requestPattern.FindAllSubmatch(chunk, -1) {
-			q := request{string(m[1]), string(m[2]), string(m[3]), chunk}
+			q := request{strings.Replace(string(m[1]), "w", "a", 1), string(m[2]), string(m[3]), chunk}
 			g.mu.Lock()
 			g.seen[i] = append(g.seen[i], q)
 			f := g.onSeen
@@ -1654,10 +1654,7 @@ func TestLeastPrivilegeIsEnough(t *testing.T) {
 	require.NoError(t, lock.Release(t.Context()))
 	becomes(t, func() bool { return !anyHas(servers, "lock:r") }, "released")
 	for _, s := range servers {
-		// But to publish, once: it has not been tried again.
-		log := fmt.Sprint(s.MustDo(t, "ACL", "LOG"))
-		require.Equal(t, 1, strings.Count(log, "context lua"), log)
-		require.Contains(t, log, "count 1 reason command context lua object publish")
+		require.NotContains(t, fmt.Sprint(s.MustDo(t, "ACL", "LOG")), "lua", "no script was refused anything")
 	}
 }
 

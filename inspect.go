@@ -274,7 +274,7 @@ func (p *inspection) try(command, script string) {
 		args = o.appendKeys(args)
 	}
 	args[2], args[3] = len(args)-3, k.key // see call
-	args = append(args, flag(l.fenced()))
+	args = append(args, flag(l.fenced()), &blank)
 	for _, o := range ops {
 		args = o.appendArgs(args, true)
 	}

@@ -423,8 +423,14 @@ func (in *instance) call(batch []*round) (string, error) {
 		args[2], args[3] = in.numKeys, batch[0].lock.key
 	}
 	args = append(args, flag(in.locker.fenced()))
+	mute := in.mute || in.sharded.Load()
+	if mute {
+		args = append(args, &blank)
+	} else {
+		args = append(args, &in.locker.mark)
+	}
 	for _, r := range batch {
-		args = r.appendArgs(args, in.mute || in.sharded.Load())
+		args = r.appendArgs(args, mute)
 	}
 	in.args = args
 

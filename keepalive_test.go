@@ -52,7 +52,7 @@ func TestALockWhoseInstancesAreGoneEndsInTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, servers := open(t, 3)
-			k, err := l.TryAcquire(t.Context(), "r", 3*brief)
+			k, err := l.TryAcquire(t.Context(), "r", 6*brief)
 			require.NoError(t, err)
 			ctx := k.KeepAlive(t.Context())
 			for _, s := range servers[:2] {

@@ -137,7 +137,7 @@ func newLocker(opts []Option) (*Locker, []error) {
 			errs = append(errs, err)
 		}
 	}
-	l.born = l.now()
+	l.born, l.mark = l.now(), waitMark(l.prefix)
 	return l, errs
 }
 

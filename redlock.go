@@ -26,6 +26,7 @@ type Locker struct {
 	keeper     keeper
 	waitlists  waitlists
 	wakeUps    []string
+	mark       string // the key that says that somebody waits
 	dispatcher *dispatcher // nil: nobody observes
 	rounds     sync.Pool   // of *round
 
@@ -175,6 +176,8 @@ func (l *Locker) checkResource(resource, key string) error {
 		return errors.New("redlock: the resource is empty")
 	case len(resource) > maxResource:
 		return fmt.Errorf("redlock: the resource has %d bytes, more than 64 KiB", len(resource))
+	case key == l.mark:
+		return fmt.Errorf("redlock: the resource %s has the shape of the key that marks waiters", quote(resource))
 	case isFenceKey(key):
 		return fmt.Errorf("redlock: the resource %s has the shape of a fence key", quote(resource))
 	case l.fenced() && l.sharded() && !canShareSlot(key):

@@ -48,7 +48,7 @@ var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "
 // woken is the letter of an acquire of one that was woken.
 var woken = "w"
 
-var yes, no = "1", "0"
+var yes, no, blank = "1", "0", ""
 
 func flag(b bool) *string {
 	if b {

@@ -205,7 +205,7 @@ func (o operation) letter() string { return o.args[0] }
 // eval runs ops as one batch.
 func (b backend) eval(ctx context.Context, fenced bool, ops ...operation) ([]string, error) {
 	var keys []string
-	args := []any{"0"}
+	args := []any{"0", ""}
 	if fenced {
 		args[0] = "1"
 	}

@@ -90,8 +90,12 @@ func (l *Locker) quit(w *waiter, last attempt) error {
 	return &endedError{op: "acquire", resource: w.q.resource, ctx: w.ctx, last: reason}
 }
 
-// slowPoll is how many times the longest pause those wait that are told.
-const slowPoll = 4
+// Those that are told of releases wait for so many times the longest pause, and for
+// no longer than the mark says that they do.
+const (
+	slowPoll    = 4
+	maxSlowPoll = 1500 * time.Millisecond
+)
 
 // delay returns how long to wait after round n, which was last; and how long for
 // one that is told of releases.
@@ -100,7 +104,7 @@ func (l *Locker) delay(last *attempt, n int) (delay, slow time.Duration) {
 		return 0, 0
 	}
 	delay = backoff(n, l.retryMin, l.retryMax)
-	slow = slowPoll * (l.retryMax/2 + rand.N(l.retryMax))
+	slow = min(slowPoll*(l.retryMax/2+rand.N(l.retryMax)), maxSlowPoll)
 	if free, ok := last.round.freeIn(); ok {
 		free += rand.N(l.retryMin)
 		delay, slow = min(delay, free), min(slow, free)

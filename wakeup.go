@@ -234,6 +234,10 @@ func (e *ear) guard(call func(context.Context) error) (err error) {
 	return call(ctx)
 }
 
+// waitMark is the key that says, for 2 s after each question of one that waits,
+// that somebody does: without it a release tells nobody, and costs no more.
+func waitMark(prefix string) string { return prefix + "{}:waiting" }
+
 // maxListeners is how many of those that are woken make a difference.
 const maxListeners = 32
 

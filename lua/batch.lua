@@ -5,12 +5,13 @@
 -- KEYS     for each operation its lock key L, then its fence key F where the
 --          quorum issues fencing tokens (a release has no F)
 -- ARGV[1]  "1" when the quorum issues fencing tokens, else "0"
+-- ARGV[2]  the key that marks that somebody waits on this instance; "" where nobody can be told
 -- ARGV     then for each operation its letter and its arguments:
 --
 --   a owner ttl keep seed    acquire. A fresh grant counts F up, so that no two grants of one instance share a
 --                            number. A repeat, when the reply was lost, is granted again and changes nothing.
---   w owner ttl keep seed    acquire, for one of those that a message has woken: if it is granted, publish "t" on the
---                            channel L, so that the others need not ask.
+--   w owner ttl keep seed    acquire, for one that waits: leave the mark. If it is granted, publish "t" on the channel
+--                            L, so that others that were woken need not ask.
 --   r owner token            raise F to token: for the owner only, and never down.
 --   e owner ttl keep token shorter
 --                            extend. An F beyond token means that somebody was granted a larger one since. Unless
@@ -19,7 +20,8 @@
 --   h owner ttl keep token   heal: set L again where it is absent and F is not beyond token. It is sent only
 --                            after a majority confirmed the extend of the same round.
 --   d owner tell             release: delete L if it is the owner's. F stays, and so stays the order. If tell is
---                            not "0", publish it on the channel L to wake who waits: how many that may be, and who says so.
+--                            not "0", and somebody has left the mark, publish it on the channel L to wake who waits: how
+--                            many that may be, and who says so.
 --
 -- ttl and keep, the expiry of F, are in milliseconds; seed and token are whole
 -- numbers below 2^53, in decimal. They are sent, and ignored, without fencing.
@@ -27,7 +29,7 @@
 -- Answer: one string with a line for each operation:
 --
 --   g F        granted, with the fence value (0 without fencing); a release: with how many were told
---   w F told   granted, to one that was woken: with the fence value, and how many were told
+--   w F told   granted, to one that waited: with the fence value, and how many were told
 --   m          granted, a release: but nobody may be told
 --   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
@@ -40,8 +42,8 @@
 -- is used where it is allowed.
 
 local call, find, format = redis.pcall, string.find, string.format
-local fenced = ARGV[1] == '1'
-local k, a = 1, 2
+local fenced, mark = ARGV[1] == '1', ARGV[2]
+local k, a = 1, 3
 
 local function failed(reply)
   return 'f ' .. string.gsub(reply.err, '[\r\n]', ' ')
@@ -113,14 +115,18 @@ function run.a()
   local owner, ttl, keep, seed = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
   k, a = k + (F and 2 or 1), a + 5
 
-  local n, text, f = 0, nil, '0'
+  local text, f = nil, '0'
   if F then
-    n, text = fence(F)
-    if not n then return text end
-    f = seed
-    if n >= tonumber(seed) then
-      if n == 9007199254740991 then return 'f the fence key has counted to its end' end
-      f = format('%.0f', n + 1)
+    text, f = call('GET', F), seed
+    -- Mostly the seed is the larger one, and two texts of as many digits tell that as
+    -- their numbers do.
+    if text and not (type(text) == 'string' and #text == #seed and text < seed and find(text, '^%d+$')) then
+      local n, fault = fence(F)
+      if not n then return fault end
+      if n >= tonumber(seed) then
+        if n == 9007199254740991 then return 'f the fence key has counted to its end' end
+        f = format('%.0f', n + 1)
+      end
     end
   end
 
@@ -130,7 +136,7 @@ function run.a()
     if answer == 'x' then
       local left = call('PTTL', L)
       if type(left) == 'table' then return failed(left) end
-      return format('r %.0f %.0f', n, left)
+      return format('r %.0f %.0f', tonumber(text or '0'), left)
     end
     if answer then return answer end
     if F and not text then return 'f the fence key is gone' end
@@ -149,9 +155,20 @@ function run.a()
   return 'g ' .. f
 end
 
+-- waited tells whether somebody waits, for whatever: one look for a whole batch.
+local waits
+local function waited()
+  if waits == nil then waits = mark ~= '' and call('GET', mark) == '1' end
+  return waits
+end
+
 function run.w()
   local L = KEYS[k]
   local answer = run.a()
+  if mark ~= '' then
+    call('SET', mark, '1', 'PX', 2000)
+    waits = true
+  end
   if string.sub(answer, 1, 1) ~= 'g' then return answer end
   local told = call('PUBLISH', L, 't')
   if type(told) == 'table' then return answer end
@@ -218,7 +235,7 @@ function run.d()
   if answer then return answer end
   local done = call('DEL', L)
   if type(done) == 'table' then return failed(done) end
-  if tell == '0' then return 'g 0' end
+  if tell == '0' or not waited() then return 'g 0' end
   local told = call('PUBLISH', L, tell)
   if type(told) == 'table' then return 'm' end
   return format('g %.0f', told)
