@@ -318,9 +318,8 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	// Free it is, but a few more answers may tell that it had been lost; and a renewal
 	// that has left already is to arrive before this returns.
-	over := func(t tally) bool { return confirmed(t) && k.onWay.Load() == 0 }
 	if !r.concluded() || k.onWay.Load() != 0 {
-		_, _ = r.await(context.Background(), lingerTime, over)
+		_, _ = r.await(context.Background(), lingerTime, func(t tally) bool { return confirmed(t) && k.onWay.Load() == 0 })
 	}
 	return k.finishRelease(r, first)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -269,21 +268,17 @@ func (l *Locker) readWakeUp(message string) (listeners int, own bool) {
 // is not known.
 func (k *Lock) othersListen(r *round) bool {
 	r.mu.Lock()
-	told := slices.Clone(r.leases)
-	votes := slices.Clone(r.votes)
-	r.mu.Unlock()
-	known := 0
+	defer r.mu.Unlock()
+	known := false
 	for i, in := range k.locker.instances {
-		if votes[i] != granted || told[i] < 0 {
+		told := r.leases[i]
+		if r.votes[i] != granted || told < 0 {
 			continue
 		}
-		known++
-		if in.ear.listens(k.key) {
-			told[i]--
-		}
-		if told[i] > 0 {
+		known = true
+		if told > 1 || told == 1 && !in.ear.listens(k.key) {
 			return true
 		}
 	}
-	return known == 0
+	return !known
 }

@@ -13,9 +13,8 @@ type keeper interface {
 	keepAlive(ctx context.Context, lock held, ttl time.Duration) context.Context
 }
 
-func (l redlockLocker) keepAlive(ctx context.Context, lock held, ttl time.Duration) context.Context {
-	k := lock.(*redlock.Lock)
-	return ticking(ctx, ttl, func(ctx context.Context) error { return k.Extend(ctx, ttl) })
+func (l redlockLocker) keepAlive(ctx context.Context, lock held, _ time.Duration) context.Context {
+	return lock.(*redlock.Lock).KeepAlive(ctx)
 }
 
 func (l redsyncLocker) keepAlive(ctx context.Context, lock held, ttl time.Duration) context.Context {
