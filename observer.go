@@ -74,7 +74,7 @@ type InstanceEvent struct {
 	Instance string
 	Change   InstanceChange
 	At       time.Time
-	Err      error // the cause, of a down
+	Err      error // the cause; of an up, nil
 	Dropped  int   // events that were dropped before this one
 }
 

@@ -138,7 +138,6 @@ func (l *Locker) newRequest(ctx context.Context, resource string, ttl time.Durat
 	if err := l.checkTTL(ttl); err != nil {
 		return nil, err
 	}
-	l.asksFor(ttl)
 	if full := validity(ttl, l.driftFactor, l.driftBase); q.minValidity >= full {
 		return nil, fmt.Errorf("redlock: WithMinValidity: %v is not less than the %v that a ttl of %v leaves", q.minValidity, full, ttl)
 	}
@@ -154,6 +153,7 @@ func (l *Locker) newRequest(ctx context.Context, resource string, ttl time.Durat
 	if ctx.Err() != nil {
 		return nil, &endedError{op: "acquire", resource: resource, ctx: ctx}
 	}
+	l.asksFor(ttl)
 	q.start = l.now()
 	return q, nil
 }
@@ -314,7 +314,7 @@ func (r *round) raise(token uint64) *round {
 		if v == pending || v == granted && r.fences[i] != token {
 			continue
 		}
-		raise.votes[i], raise.fences[i], raise.errs[i] = v, r.fences[i], r.errs[i]
+		raise.votes[i], raise.fences[i], raise.leases[i], raise.errs[i] = v, r.fences[i], r.leases[i], r.errs[i]
 		raise.tally.add(v)
 	}
 	r.mu.Unlock()

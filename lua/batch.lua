@@ -34,7 +34,7 @@
 --   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
 --   n          refused: the lock is nobody's
---   x          refused: the lock is another owner's
+--   x          refused: the lock is another owner's; a heal: or somebody was granted a larger number since
 --   t F        failed: the lock is the owner's, with a fence beyond its token
 --   f text     failed: this instance can't tell or can't vote, and text says why
 --
