@@ -28,6 +28,7 @@ const (
 type Server struct {
 	bin string
 	dir string
+	env []string // besides that of this process
 
 	mu     sync.Mutex
 	addr   string // constant once Launch has returned
@@ -41,7 +42,9 @@ type Server struct {
 // arguments; unless they say so nothing is persisted. If the start fails, the
 // error ends with the last lines of the server's log. Stop the server with
 // Close; on Linux it also dies with this process, however that ends.
-func Launch(args ...string) (*Server, error) {
+func Launch(args ...string) (*Server, error) { return launch(nil, args) }
+
+func launch(env, args []string) (*Server, error) {
 	bin, err := binary()
 	if err != nil {
 		return nil, err
@@ -50,7 +53,7 @@ func Launch(args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: dir, args: args}
+	s := &Server{bin: bin, dir: dir, env: env, args: args}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A port that was free a moment ago may be taken now, by the server of
@@ -210,6 +213,7 @@ func (s *Server) startLocked() error {
 		"--dir", s.dir, "--save", "", "--appendonly", "no",
 	}
 	cmd := exec.Command(s.bin, append(args, s.args...)...)
+	cmd.Env = append(os.Environ(), s.env...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = s.dir, log, log, procAttr()
 	if s.proc, err = spawn(cmd); err != nil {
 		return err
