@@ -172,7 +172,7 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 	if !r.shorter {
 		s.ttl = max(s.ttl, left)
 	}
-	if before.ttl == 0 {
+	if before.ttl == 0 || copied(left, milliseconds(r.ttl), s.width) {
 		return a
 	}
 	l := in.locker
@@ -189,6 +189,13 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 		return answer{vote: failed, fence: a.fence, err: err}
 	}
 	return a
+}
+
+// copied reports whether a copy of an extend to ttl, which ran before it while it
+// was out, explains that left was left of the key. That is no longer than ttl: a
+// clock that was set back gives more.
+func copied(left, ttl, out time.Duration) bool {
+	return left <= ttl && left >= ttl-out-tick
 }
 
 // A paceError is the failed vote of an instance whose clock has counted less time
