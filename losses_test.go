@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -291,9 +292,6 @@ func (v *verdict) judge(k *kept, struck time.Time) {
 	lost, is := asLost(err)
 	require.True(v.t, is, "%v", err)
 	require.LessOrEqual(v.t, k.lock.Remaining(), time.Duration(0))
-	if !slices.Contains(v.allowed, lost.Reason) {
-		v.t.Errorf("%v", err)
-	}
 	v.reasons[lost.Reason]++
 
 	// Servers that were stopped may have confirmed a renewal whose answer came later.
@@ -303,6 +301,10 @@ func (v *verdict) judge(k *kept, struck time.Time) {
 	}
 	margin := until.Sub(k.at.Round(0))
 	v.margins = append(v.margins, margin)
+	// Who is late finds the window over, whatever he would have heard in time.
+	if !slices.Contains(v.allowed, lost.Reason) && (margin > 0 || lost.Reason != redlock.LostExpired) {
+		v.t.Errorf("%v", err)
+	}
 	if margin > 0 {
 		return
 	}
@@ -326,8 +328,9 @@ func (v *verdict) require() {
 	require.LessOrEqual(v.t, v.too+v.healed, v.judged/10, "too few were lost as they should be")
 }
 
-// A control is a timer of the test's own. When it is late, this process did not
-// run: it says nothing of the library.
+// A control is timers of the test's own. When one is late, this process did not
+// run: it says nothing of the library. They are several, as the machine may stop
+// one of its threads and run another.
 type control struct {
 	mu   sync.Mutex
 	gaps []gap
@@ -339,29 +342,33 @@ func newControl(t *testing.T) *control {
 	c := &control{}
 	quit := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		timer := time.NewTimer(0)
-		defer timer.Stop()
-		for {
-			due := time.Now().Add(time.Millisecond)
-			timer.Reset(time.Millisecond)
-			select {
-			case <-quit:
-				return
-			case <-timer.C:
-			}
-			if woke := time.Now(); woke.Sub(due) > ranLate {
-				c.mu.Lock()
-				c.gaps = append(c.gaps, gap{due, woke})
-				c.mu.Unlock()
-			}
-		}
-	})
+	for range 2 * runtime.GOMAXPROCS(0) {
+		wg.Go(func() { c.run(quit) })
+	}
 	t.Cleanup(func() {
 		close(quit)
 		wg.Wait()
 	})
 	return c
+}
+
+func (c *control) run(quit <-chan struct{}) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		due := time.Now().Add(time.Millisecond)
+		timer.Reset(time.Millisecond)
+		select {
+		case <-quit:
+			return
+		case <-timer.C:
+		}
+		if woke := time.Now(); woke.Sub(due) > ranLate {
+			c.mu.Lock()
+			c.gaps = append(c.gaps, gap{due, woke})
+			c.mu.Unlock()
+		}
+	}
 }
 
 // slept reports whether the process did not run at some time from one instant to
