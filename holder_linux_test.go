@@ -44,8 +44,8 @@ const longPause = longestTTL / 2
 // An awakening is what the holder of one lock saw when its process ran again.
 type awakening struct {
 	Until     time.Time          // the end of the window
-	Ran       time.Time          // when the process ran again
 	Remaining time.Duration      // as the first call said
+	Ran       time.Time          // when the process last ran again before the end
 	At        time.Time          // when its context ended
 	Reason    redlock.LostReason // empty if its cause is no LostError that matches ErrLost
 }
@@ -58,6 +58,8 @@ func serveHolder(endpoints []string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	defer l.Close()
+	control, stop := newControl()
+	defer stop()
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		locks := make([]*kept, atOnce)
 		errs := make([]error, atOnce)
@@ -78,7 +80,7 @@ func serveHolder(endpoints []string, in io.Reader, out io.Writer) error {
 		ran := awake()
 		seen := make([]awakening, atOnce)
 		for i, k := range locks {
-			seen[i] = awakening{Ran: ran, Remaining: k.lock.Remaining()}
+			seen[i].Remaining = k.lock.Remaining()
 		}
 		for i, k := range locks {
 			<-k.done
@@ -86,7 +88,10 @@ func serveHolder(endpoints []string, in io.Reader, out io.Writer) error {
 			if is {
 				seen[i].Reason = lost.Reason
 			}
-			seen[i].At, seen[i].Until = k.at, k.lock.ValidUntil()
+			seen[i].At, seen[i].Until, seen[i].Ran = k.at, k.lock.ValidUntil(), ran
+			if again, slept := control.slept(ran, k.at); slept {
+				seen[i].Ran = again
+			}
 		}
 		if err := json.NewEncoder(out).Encode(seen); err != nil {
 			return err

@@ -278,7 +278,9 @@ type verdict struct {
 }
 
 func newVerdict(t *testing.T, allowed []redlock.LostReason) *verdict {
-	return &verdict{t: t, control: newControl(t), allowed: allowed, reasons: map[redlock.LostReason]int{}}
+	c, stop := newControl()
+	t.Cleanup(stop)
+	return &verdict{t: t, control: c, allowed: allowed, reasons: map[redlock.LostReason]int{}}
 }
 
 func (v *verdict) judge(k *kept, struck time.Time) {
@@ -338,18 +340,18 @@ type control struct {
 
 type gap struct{ due, woke time.Time }
 
-func newControl(t *testing.T) *control {
-	c := &control{}
+// newControl returns a control, and what stops it.
+func newControl() (c *control, stop func()) {
+	c = &control{}
 	quit := make(chan struct{})
 	var wg sync.WaitGroup
 	for range 2 * runtime.GOMAXPROCS(0) {
 		wg.Go(func() { c.run(quit) })
 	}
-	t.Cleanup(func() {
+	return c, func() {
 		close(quit)
 		wg.Wait()
-	})
-	return c
+	}
 }
 
 func (c *control) run(quit <-chan struct{}) {
