@@ -44,7 +44,7 @@ const longPause = longestTTL / 2
 // An awakening is what the holder of one lock saw when its process ran again.
 type awakening struct {
 	Until     time.Time          // the end of the window
-	Remaining time.Duration      // as the first call said
+	Remaining time.Duration      // as the first call said, of this lock or of one that is not kept alive
 	Ran       time.Time          // when the process last ran again before the end
 	At        time.Time          // when its context ended
 	Reason    redlock.LostReason // empty if its cause is no LostError that matches ErrLost
@@ -73,6 +73,10 @@ func serveHolder(endpoints []string, in io.Reader, out io.Writer) error {
 				return err
 			}
 		}
+		idle, err := l.Acquire(context.Background(), fmt.Sprint("r", rand.Uint64()), longestTTL) // nobody tells this one
+		if err != nil {
+			return err
+		}
 		if _, err := fmt.Fprintln(out, "held"); err != nil {
 			return err
 		}
@@ -80,7 +84,7 @@ func serveHolder(endpoints []string, in io.Reader, out io.Writer) error {
 		ran := awake()
 		seen := make([]awakening, atOnce)
 		for i, k := range locks {
-			seen[i].Remaining = k.lock.Remaining()
+			seen[i].Remaining = max(k.lock.Remaining(), idle.Remaining())
 		}
 		for i, k := range locks {
 			<-k.done

@@ -202,6 +202,28 @@ func TestARenewalFindsClocksThatAreAstray(t *testing.T) {
 	}
 }
 
+// A request that something on the way sends twice may be run by its copy first. The
+// original then finds more time than the last renewal has left, and its vote counts.
+func TestACopyThatRunsFirstIsNoClockAstray(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	server := start(t, 1)[0]
+	line := redistest.NewProxy(t, server.Addr())
+	events := make(chan redlock.InstanceEvent, 100)
+	l := openAt(t, []string{line.Addr()}, redlock.WithObserver(redlock.Observer{
+		Instance: func(e redlock.InstanceEvent) { events <- e },
+	}))
+	k, err := l.TryAcquire(t.Context(), "r", ttl)
+	require.NoError(t, err)
+	time.Sleep(200 * time.Millisecond) // the time is what is tried
+	line.OnRequest(func([]byte) { _, _ = server.Do("PEXPIRE", "r", "3000") })
+	require.NoError(t, k.Extend(t.Context(), ttl))
+	line.OnRequest(nil)
+	require.NoError(t, k.Release(t.Context()))
+	require.NoError(t, l.Close())
+	require.Empty(t, events)
+}
+
 // Servers that hang, and lines that are slow, lose replies, keep requests back or
 // send them twice, make no clock look astray.
 func TestNoFaultButAClockLooksLikeOne(t *testing.T) {

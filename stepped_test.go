@@ -31,6 +31,11 @@ func TestAWallClockThatLeapsEndsAKeptLockAtTheNextTick(t *testing.T) {
 	k, err := l.TryAcquire(t.Context(), "r", ttl)
 	require.NoError(t, err)
 	ctx := k.KeepAlive(t.Context())
+	eventually(t, func() bool {
+		l.keeper.mu.Lock()
+		defer l.keeper.mu.Unlock()
+		return len(l.keeper.ends) == 1
+	}, "the keeper waits for the end")
 	require.Positive(t, k.Remaining())
 
 	leap.Store(int64(2 * ttl))
