@@ -165,7 +165,7 @@ func (s striking) lose(t *testing.T, l *redlock.Locker, v *verdict) {
 	wg.Wait()
 	time.Sleep(longestTTL/3 + rand.N(longestTTL/3)) // all have been renewed, and any phase is as likely
 	for _, k := range locks {
-		k.before = k.lock.ValidUntil()
+		k.look()
 	}
 
 	majority := rand.Perm(len(s.servers))[:len(s.servers)/2+1]
@@ -180,6 +180,9 @@ func (s striking) lose(t *testing.T, l *redlock.Locker, v *verdict) {
 	}
 	struck := time.Now()
 	both(s.strike)
+	for _, k := range locks {
+		k.look() // it may have been renewed on the way
+	}
 	over, cancel := context.WithTimeout(t.Context(), 2*longestTTL)
 	defer cancel()
 	for _, k := range locks {
@@ -211,7 +214,7 @@ func (s striking) count(k *redlock.Lock) int {
 type kept struct {
 	lock   *redlock.Lock
 	ctx    context.Context
-	before time.Time     // ValidUntil, as seen before the loss
+	before time.Time     // ValidUntil, as last seen before the end
 	at     time.Time     // when the end was seen
 	done   chan struct{} // closed then
 }
@@ -253,6 +256,14 @@ func (k *kept) ended(ctx context.Context) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// look notes the window, unless the end has come: that of a lock that was lost for
+// certain is cut off there.
+func (k *kept) look() {
+	if until := k.lock.ValidUntil(); k.ctx.Err() == nil {
+		k.before = until
 	}
 }
 
@@ -459,7 +470,7 @@ func TestAMajorityThatHangsCostsNothingForHalfTheTTL(t *testing.T) {
 
 			struck := time.Now()
 			for _, k := range locks {
-				k.before = k.lock.ValidUntil()
+				k.look()
 			}
 			hang(ttl + ttl/4)
 			for _, k := range locks {

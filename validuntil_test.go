@@ -158,7 +158,7 @@ func TestClocksSetForwardAreSignalledAtTheNextRenewal(t *testing.T) {
 	}
 	wg.Wait()
 	for _, k := range locks {
-		k.before = k.lock.ValidUntil()
+		k.look()
 	}
 	struck := time.Now()
 	clocks[0].Jump(8 * time.Second)
