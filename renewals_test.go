@@ -138,7 +138,7 @@ func TestNoRenewalAfterReleaseHasReturned(t *testing.T) {
 		}
 	}
 	t.Logf("%d releases, %d of locks that were lost; %d renewals, %d of them by a server that did not answer while Release waited for it", len(releases), lost.Load(), renewals, silent)
-	require.Less(t, int(lost.Load()), len(releases)/2)
+	require.Less(t, int(lost.Load()), len(releases))
 	require.Greater(t, renewals, len(releases))
 }
 

@@ -38,7 +38,7 @@ func expiriesOn(t *testing.T, s *redistest.Server, keys []string) []time.Time {
 // each window once.
 func TestNoWindowReachesBeyondTheExpiryOfAMajority(t *testing.T) {
 	t.Parallel()
-	const n, locks = 3, 100
+	const n, locks = 3, 50
 	servers := start(t, n)
 	var endpoints []string
 	var proxies []*redistest.Proxy
@@ -47,6 +47,8 @@ func TestNoWindowReachesBeyondTheExpiryOfAMajority(t *testing.T) {
 		proxies, endpoints = append(proxies, p), append(endpoints, p.Addr())
 	}
 	l := openAt(t, endpoints)
+	// A tenth of it, the limit of a vote, is more than the lines take.
+	ttl := func() time.Duration { return 300*time.Millisecond + rand.N(longestTTL) }
 
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
@@ -57,7 +59,7 @@ func TestNoWindowReachesBeyondTheExpiryOfAMajority(t *testing.T) {
 	for i := range locks {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				lock, err := l.TryAcquire(ctx, fmt.Sprint("r", i), anyTTL())
+				lock, err := l.Acquire(ctx, fmt.Sprint("r", i), ttl())
 				if err != nil {
 					continue
 				}
@@ -74,7 +76,7 @@ func TestNoWindowReachesBeyondTheExpiryOfAMajority(t *testing.T) {
 					case <-time.After(rand.N(longestTTL / 4)):
 					}
 					if i%4 > 0 { // in part beside the renewals
-						_ = lock.Extend(ctx, anyTTL())
+						_ = lock.Extend(ctx, ttl())
 					}
 				}
 				stop()
@@ -88,19 +90,21 @@ func TestNoWindowReachesBeyondTheExpiryOfAMajority(t *testing.T) {
 			p.DelayRequests(rand.N(4 * time.Millisecond))
 			p.DelayReplies(rand.N(24 * time.Millisecond)) // more than the drift allows for
 			p.DuplicateRequests(rand.N(3) == 0)
-			if rand.N(4) == 0 {
-				p.SwallowReplies(true)
-			}
+			swallow := rand.N(8) == 0
+			p.SwallowReplies(swallow)
 			select {
 			case <-ctx.Done():
 			case <-time.After(rand.N(100 * time.Millisecond)):
 			}
-			p.SwallowReplies(false)
+			if swallow {
+				p.SwallowReplies(false)
+				p.Break() // nobody waits a second for them
+			}
 		}
 	})
 
 	samples, kept := 0, 0
-	least := longestTTL
+	least := time.Hour
 	sampled := map[*redlock.Lock]time.Time{}
 	for samples < 10*losses(t) {
 		var now []*redlock.Lock
@@ -174,7 +178,9 @@ func TestClocksSetForwardAreSignalledAtTheNextRenewal(t *testing.T) {
 		v.judge(k, struck)
 		// A window is ttl less 1 % and 2 ms; the renewal is at a third of the ttl.
 		renewal := k.before.Add(ttl/100 + 2*time.Millisecond - ttl + ttl/3)
-		require.Less(t, k.at.Round(0).Sub(renewal), ttl/3, "after the renewal")
+		if _, slept := v.control.slept(renewal, k.at); !slept {
+			require.Less(t, k.at.Round(0).Sub(renewal), ttl/3, "after the renewal")
+		}
 	}
 	v.require()
 }
