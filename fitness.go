@@ -151,10 +151,15 @@ func (in *instance) proveClock(ctx context.Context) error {
 	return err
 }
 
+// paceGrace is how much more time than it can have an instance may give a key before
+// it is told of: a copy of an extend that came a little late explains so much.
+const paceGrace = 50 * time.Millisecond
+
 // compareClocks compares what an extend tells of the time that the instance's
 // clock has counted with what ours have, and tells the observer where they differ.
 // An instance that still gives the key more time than it was ever given does not
-// count. (A little less, and a copy of an extend that came late may explain it.)
+// count; nor does one that gives it more than it can have left for the second time in
+// a row: the first time, a copy of an extend that came late may explain it.
 func (in *instance) compareClocks(r *round, a answer, res result, now time.Time) answer {
 	s := &r.lock.sightings[in.index]
 	before := *s
@@ -174,18 +179,32 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 	if most := r.lock.longest() + l.driftBase + 2*tick; left > most {
 		err := &paceError{most - left}
 		in.strays(err)
+		in.lags = true
 		return answer{vote: failed, fence: a.fence, err: err}
 	}
 	var missed time.Duration
-	if before.ttl > 0 {
+	if before.ttl > 0 && !copied(left, milliseconds(r.ttl), elapsed(res.sent, now)) {
 		missed = before.missed(left, res.sent, now, l.driftFactor, l.driftBase)
 	}
-	if missed == 0 {
+	again := in.lags
+	in.lags = missed < -paceGrace
+	if missed <= 0 && !in.lags {
 		in.astray = false
 		return a
 	}
-	in.strays(&paceError{missed})
+	err := &paceError{missed}
+	in.strays(err)
+	if in.lags && again {
+		return answer{vote: failed, fence: a.fence, err: err}
+	}
 	return a
+}
+
+// copied reports whether a copy of an extend to ttl, which ran before it while it
+// was out, explains that left was left of the key. That is no longer than ttl: a
+// clock that was set back gives more.
+func copied(left, ttl, out time.Duration) bool {
+	return left <= ttl && left >= ttl-out-tick
 }
 
 // strays tells the observer, once until it is right again, that the instance's clock

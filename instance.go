@@ -75,6 +75,7 @@ type instance struct {
 	mute      bool      // it lets nobody publish
 	clockless bool      // it does not tell its time
 	astray    bool      // its clock was out of what is possible when last compared
+	lags      bool      // it had counted too little time when last compared
 	unfit     error     // why its grants do not count; nil if they do
 	memory    memory
 	probeAt   time.Time     // when to try again, while down

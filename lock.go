@@ -194,7 +194,7 @@ func (k *Lock) concludeExtend(ctx context.Context, x extension) error {
 		return k.lose(reason, r.quorumError(ErrLost))
 	}
 	// Released in the meantime, or the window is over?
-	switch err := k.whyEnded(); {
+	switch err := k.whyEnded(r.quorumError(ErrNoQuorum)); {
 	case err == nil:
 		return r.reason(ctx, ErrNoQuorum)
 	case ctx.Err() == nil:
@@ -402,10 +402,16 @@ func (k *Lock) sendRelease(ctx context.Context, now time.Time, tell bool) *round
 	return r
 }
 
-func (k *Lock) whyEnded() error {
+// whyEnded returns how the lock ended, if it did; if its window is over, that is for
+// want of the votes of an extend.
+func (k *Lock) whyEnded(votes *QuorumError) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.endedLocked(k.locker.now())
+	now := k.locker.now()
+	if k.reason == "" && !k.released && k.window.remaining(now) <= 0 && !k.heldTooLong(now) && !k.window.stepped(now) {
+		return k.loseLocked(LostNoQuorum, votes, now)
+	}
+	return k.endedLocked(now)
 }
 
 // endedLocked returns why the lock can't be extended at now; nil if it can.

@@ -26,7 +26,7 @@ type Locker struct {
 	keeper     keeper
 	waitlists  waitlists
 	wakeUps    []string
-	mark       string // the key that says that somebody waits
+	mark       string      // the key that says that somebody waits
 	dispatcher *dispatcher // nil: nobody observes
 	rounds     sync.Pool   // of *round
 
