@@ -61,7 +61,7 @@ func newKeeping(k *Lock) *keeping {
 	return g
 }
 
-// add begins to keep a lock of ttl alive.
+// add begins to keep a lock of ttl alive, or goes on with another ttl.
 func (p *keeper) add(g *keeping, ttl time.Duration) {
 	p.mu.Lock()
 	p.tick = min(p.tick, ttl/tickPart)
