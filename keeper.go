@@ -18,6 +18,7 @@ const (
 	earlyPart   = 10                   // and of a short one this part of it
 	tickPart    = 20                   // between two looks at both clocks
 	maxTick     = 100 * time.Millisecond
+	probePart   = 40               // between two probes of an instance that is down
 	clockGap    = time.Millisecond // a difference between the clocks that matters
 	maxTurn     = 100              // renewals that are sent before the ends are looked at again
 )
@@ -35,7 +36,7 @@ type keeper struct {
 	ends    schedule      // when the windows are over
 	works   schedule      // when there is something to do before
 	hurried []*keeping    // something has happened to them
-	tick    time.Duration // the shortest that one of them wants
+	ttl     time.Duration // the shortest that it has kept since it runs
 	wake    chan struct{} // of one place
 }
 
@@ -64,10 +65,9 @@ func newKeeping(k *Lock) *keeping {
 // add begins to keep a lock of ttl alive, or goes on with another ttl.
 func (p *keeper) add(g *keeping, ttl time.Duration) {
 	p.mu.Lock()
-	p.tick = min(p.tick, ttl/tickPart)
+	p.ttl = min(p.ttl, ttl)
 	if !p.running {
-		p.running = true
-		p.tick = min(maxTick, ttl/tickPart)
+		p.running, p.ttl = true, ttl
 		p.group.Go(p.run)
 	}
 	p.mu.Unlock()
@@ -132,6 +132,18 @@ func (l *Locker) clockGap(now time.Time) time.Duration {
 	return now.Round(0).Sub(l.born.Round(0)) - now.Sub(l.born)
 }
 
+// longestBackoff returns the longest pause, about, between two probes of an instance that
+// is down: also a lock of a short ttl is to find out within its validity that a majority
+// is back.
+func (p *keeper) longestBackoff() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return probeMax
+	}
+	return min(max(p.ttl/probePart, probeFirst), probeMax)
+}
+
 // recheck looks at all ends again: the clocks have parted, and timers follow one
 // of them only.
 func (p *keeper) recheck() {
@@ -164,7 +176,7 @@ func (p *keeper) due(turn []*keeping, now time.Time) []*keeping {
 }
 
 func (p *keeper) idleLocked(now time.Time) time.Duration {
-	idle := p.tick
+	idle := min(maxTick, p.ttl/tickPart)
 	switch {
 	case len(p.hurried) > 0:
 		return 0
