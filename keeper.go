@@ -213,7 +213,11 @@ func (p *keeper) tend(g *keeping) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ends.set(&g.end, end)
+	// One that has moved on is looked at again when its old end has come: that is once
+	// in a ttl, and not twice at each renewal.
+	if g.end.index == unscheduled || end.Before(g.end.at) {
+		p.ends.set(&g.end, end)
+	}
 	p.works.set(&g.work, work)
 }
 
