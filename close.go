@@ -138,6 +138,7 @@ func (l *Locker) stop(ctx context.Context) []error {
 			_ = in.client.Close() // breaks the connection that is in use
 		}
 	}
+	l.deafen()
 	// A client that the caller brought comes back from its call within the limit
 	// of a connection, unless its own time-outs are longer.
 	grace := closeGrace

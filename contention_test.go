@@ -93,16 +93,21 @@ func TestTheFirstRoundTripDecidesAlmostAlways(t *testing.T) {
 	}
 }
 
+// A thin hold takes two rounds: one that was lost, with a grant and a larger seed
+// on one instance, and after it one that the two others decide. With equal clocks
+// seeds come in the order in which they arrive, nearly. With clocks that differ the
+// lead makes up for it, less 1 % of the time since this client last saw a fence of
+// another: rounds that begin within that of each other may have their seeds in the
+// wrong order. It happens a few times in a thousand, so a thousand must be counted.
 func TestClocksThatDifferLeaveFewThinHolds(t *testing.T) {
 	servers := redistest.StartN(t, 3)
 	skew := make([]time.Duration, 8)
 	for i := range skew {
 		skew[i] = time.Duration(i) * 20 * time.Millisecond / 7
 	}
-	fast, raised, thin := contend(t, redistest.Addrs(servers), skew, 3*time.Second)
+	fast, raised, thin := contend(t, redistest.Addrs(servers), skew, 8*time.Second)
 	all := fast + raised
-	t.Logf("%d acquisitions, %d in one round trip, %d thin", all, fast, thin)
-	require.Greater(t, all, int64(100))
-	// It is a few in a thousand; the race detector and a busy machine make it more.
-	require.Less(t, float64(thin)/float64(all), 0.03)
+	t.Logf("%d acquisitions, %d in one round trip, %.2f %% thin", all, fast, 100*float64(thin)/float64(all))
+	require.Greater(t, all, int64(500))
+	require.Less(t, float64(thin)/float64(all), mostThin)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +18,10 @@ import (
 
 // What an instance has to prove on every new connection, before its votes count:
 // that it is not one of the others under another name, that it has been up for the
-// quarantine, and that its clock and ours
-// agree well enough for the fences it may have forgotten. (The seeds of a client
-// that is far ahead would push a resource's fence, and its guard, so far that
-// clients with a right clock could not follow once the fence is forgotten.)
+// quarantine, and that its clock and ours agree well enough for the fences it may
+// have forgotten. (The seeds of a client that is far ahead would push a resource's
+// fence, and its guard, so far that clients with a right clock could not follow once
+// the fence is forgotten.)
 
 const (
 	proofInterval = time.Second // between two looks at an instance that failed
@@ -71,7 +72,8 @@ func (in *instance) proveIdentity(ctx context.Context) error {
 	}
 	info, err := in.client.Info(ctx, "server").Result()
 	now := l.now()
-	if err != nil && !isReply(err) {
+	if err != nil && (!isReply(err) || strings.HasPrefix(err.Error(), "BUSY")) {
+		// A script that has run for seconds is no server that does not tell.
 		return fmt.Errorf("it could not be asked who it is: %w", in.explain(err))
 	}
 	server := newServerInfo(parseInfo(info), now)
@@ -149,14 +151,10 @@ func (in *instance) proveClock(ctx context.Context) error {
 	return err
 }
 
-// paceGrace is how much more time than it can have an instance may give a key, and
-// still count. A copy of an extend that arrives a little late explains so much; and
-// to the holder, too much time does no harm.
-const paceGrace = 50 * time.Millisecond
-
 // compareClocks compares what an extend tells of the time that the instance's
-// clock has counted with what ours have. An instance that still gives the key more
-// time than it can have does not count.
+// clock has counted with what ours have, and tells the observer where they differ.
+// An instance that still gives the key more time than it was ever given does not
+// count. (A little less, and a copy of an extend that came late may explain it.)
 func (in *instance) compareClocks(r *round, a answer, res result, now time.Time) answer {
 	s := &r.lock.sightings[in.index]
 	before := *s
@@ -172,27 +170,35 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 	if !r.shorter {
 		s.ttl = max(s.ttl, left)
 	}
-	if before.ttl == 0 {
-		return a
-	}
 	l := in.locker
-	missed := before.missed(left, res.sent, now, l.driftFactor, l.driftBase)
-	var err error
-	if missed != 0 {
-		err = &paceError{missed}
-		if !in.astray {
-			l.observeInstance(in, ClockAstray, err)
-		}
-	}
-	in.astray = err != nil
-	if missed < -paceGrace {
+	if most := r.lock.longest() + l.driftBase + 2*tick; left > most {
+		err := &paceError{most - left}
+		in.strays(err)
 		return answer{vote: failed, fence: a.fence, err: err}
 	}
+	var missed time.Duration
+	if before.ttl > 0 {
+		missed = before.missed(left, res.sent, now, l.driftFactor, l.driftBase)
+	}
+	if missed == 0 {
+		in.astray = false
+		return a
+	}
+	in.strays(&paceError{missed})
 	return a
 }
 
-// A paceError is the failed vote of an instance whose clock has counted less time
-// than has gone by; and the cause of an event if it has counted more.
+// strays tells the observer, once until it is right again, that the instance's clock
+// is not.
+func (in *instance) strays(err error) {
+	if !in.astray {
+		in.astray = true
+		in.locker.observeInstance(in, ClockAstray, err)
+	}
+}
+
+// A paceError tells that an instance's clock has counted more time than has gone
+// by; or less, if missed is negative.
 type paceError struct{ missed time.Duration }
 
 func (e *paceError) Error() string {
@@ -218,10 +224,11 @@ type dialCount struct{ n atomic.Uint64 }
 
 var _ redis.Hook = (*dialCount)(nil)
 
-// DialHook counts.
+// DialHook counts a connection when it is there: a dial may take long, and who
+// was asked meanwhile is not who answers on it.
 func (d *dialCount) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		d.n.Add(1)
+		defer d.n.Add(1)
 		return next(ctx, network, addr)
 	}
 }

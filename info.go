@@ -27,17 +27,22 @@ type serverInfo struct {
 
 // newServerInfo reads an answer to INFO server that came at now. The start is the
 // beginning of the second in which it lies, as the server counts its uptime in
-// whole seconds, on our clock.
+// whole seconds, on our clock. A negative uptime is that of a server whose clock
+// was set back: it has started, at the latest, now.
 func newServerInfo(fields map[string]string, now time.Time) serverInfo {
 	s := serverInfo{runID: fields["run_id"]}
-	seconds, err := strconv.ParseUint(fields["uptime_in_seconds"], 10, 31)
+	seconds, err := strconv.ParseInt(fields["uptime_in_seconds"], 10, 32)
 	if err != nil {
 		return s
 	}
-	uptime := time.Duration(seconds) * time.Second //nolint:gosec // of 31 bits
+	s.started, s.tells = now, true
+	if seconds < 0 {
+		return s
+	}
+	uptime := time.Duration(seconds) * time.Second
 	if micros, err := strconv.ParseUint(fields["server_time_usec"], 10, 63); err == nil {
 		uptime += time.Duration(micros%1e6) * time.Microsecond //nolint:gosec // below a second
 	}
-	s.started, s.tells = now.Add(-uptime), true
+	s.started = now.Add(-uptime)
 	return s
 }

@@ -47,6 +47,7 @@ type instance struct {
 	sharded atomic.Bool
 
 	dials *dialCount // of the client; nil where it does not tell
+	ear   ear
 
 	mu        sync.Mutex
 	queue     []*round
@@ -71,6 +72,7 @@ type instance struct {
 	sendText  bool      // the next batch goes with the text of the script
 	alone     int       // how many operations are to be sent each in a batch of its own
 	cold      bool      // no answer yet on the connection
+	mute      bool      // it lets nobody publish
 	clockless bool      // it does not tell its time
 	astray    bool      // its clock was out of what is possible when last compared
 	unfit     error     // why its grants do not count; nil if they do
@@ -87,6 +89,7 @@ func newInstance(l *Locker, index int, name string, client redis.UniversalClient
 		cold: true,
 	}
 	in.client = client
+	in.ear = ear{in: in, wake: make(chan struct{}, 1)}
 	c, plain := client.(*redis.Client)
 	switch {
 	case !plain:
@@ -115,6 +118,22 @@ func (in *instance) enqueue(r *round, now time.Time) error {
 		in.signal()
 	}
 	return err
+}
+
+// enqueueBoth queues r and next, next to each other.
+func (in *instance) enqueueBoth(r, next *round, now time.Time) (err, errNext error) {
+	in.mu.Lock()
+	if err = in.acceptsLocked(r, now); err == nil {
+		in.queue = append(in.queue, r)
+	}
+	if errNext = in.acceptsLocked(next, now); errNext == nil {
+		in.queue = append(in.queue, next)
+	}
+	in.mu.Unlock()
+	if err == nil || errNext == nil {
+		in.signal()
+	}
+	return err, errNext
 }
 
 var errQueueFull = fmt.Errorf("more than %d operations are waiting", maxQueue)
@@ -405,7 +424,7 @@ func (in *instance) call(batch []*round) (string, error) {
 	}
 	args = append(args, flag(in.locker.fenced()))
 	for _, r := range batch {
-		args = r.appendArgs(args)
+		args = r.appendArgs(args, in.mute || in.sharded.Load())
 	}
 	in.args = args
 
@@ -473,6 +492,9 @@ func (in *instance) deliver(batch []*round, res result) {
 			a = parseAnswer(line)
 		}
 		in.settle(r)
+		if r.op == opRelease && a.vote == granted {
+			a = in.told(r, a)
+		}
 		if r.op.prolongs() {
 			a = in.compareClocks(r, a, res, now)
 		}
@@ -497,6 +519,16 @@ func (in *instance) deliver(batch []*round, res result) {
 		r.leave()
 		batch[i] = nil
 	}
+}
+
+// told takes what a release says of those that it woke.
+func (in *instance) told(r *round, a answer) answer {
+	in.mute = in.mute || errors.Is(a.err, errMute)
+	told := int64(a.fence)
+	if !r.tell || in.mute || in.sharded.Load() {
+		told = -1
+	}
+	return answer{vote: granted, lease: told}
 }
 
 // settle notes that r's operation is not on its way any more.

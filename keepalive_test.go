@@ -57,7 +57,7 @@ func TestALockWhoseInstancesAreGoneEndsInTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, servers := open(t, 3)
-			k, err := l.TryAcquire(t.Context(), "r", brief)
+			k, err := l.TryAcquire(t.Context(), "r", 3*brief)
 			require.NoError(t, err)
 			ctx := k.KeepAlive(t.Context())
 			for _, s := range servers[:2] {
@@ -70,7 +70,7 @@ func TestALockWhoseInstancesAreGoneEndsInTime(t *testing.T) {
 			var votes *redlock.QuorumError
 			require.True(t, errors.As(context.Cause(ctx), &votes), context.Cause(ctx))
 			require.LessOrEqual(t, k.Remaining(), time.Duration(0))
-			require.WithinRange(t, at, until.Add(-50*time.Millisecond), k.ValidUntil())
+			require.WithinRange(t, at, until.Add(-50*time.Millisecond), until.Add(20*time.Millisecond)) // TestLosses looks closer
 			requireLost(t, k.Extend(t.Context(), brief), redlock.LostNoQuorum)
 			requireLost(t, k.Release(t.Context()), redlock.LostNoQuorum)
 			t.Log(context.Cause(ctx))

@@ -312,6 +312,9 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	defer r.leave()
 	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
+	if r.tell {
+		l.waitlists.released(k, k.othersListen(r), elapsed(r.start, l.now()))
+	}
 	// Free it is, but a few more answers may tell that it had been lost; and a renewal
 	// that has left already is to arrive before this returns.
 	over := func(t tally) bool { return confirmed(t) && k.onWay.Load() == 0 }
@@ -342,7 +345,26 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		}
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
-	return k.sendRelease(ctx, now), first, nil
+	if !first || k.late {
+		return k.sendRelease(ctx, now, true), first, nil
+	}
+	return k.handOver(ctx, now), first, nil
+}
+
+// handOver sends a release to every instance, and with it an acquire for the first
+// who waits in this process.
+func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
+	l := k.locker
+	w := l.waitlists.next(k, now)
+	if w == nil {
+		return k.sendRelease(ctx, now, true)
+	}
+	r := l.newRound(ctx, opRelease, k)
+	r.start = now
+	turn := l.begin(w.ctx, w.q)
+	r.sendWith(turn, now)
+	w.turn <- turn
+	return r
 }
 
 // finishRelease counts the votes on a release.
@@ -367,10 +389,11 @@ func (k *Lock) finishRelease(r *round, first bool) error {
 	return k.lostLocked()
 }
 
-// sendRelease queues a release at every instance.
-func (k *Lock) sendRelease(ctx context.Context, now time.Time) *round {
+// sendRelease queues a release at every instance, which tells who waits elsewhere
+// or does not.
+func (k *Lock) sendRelease(ctx context.Context, now time.Time, tell bool) *round {
 	r := k.locker.newRound(ctx, opRelease, k)
-	r.start = now
+	r.start, r.tell = now, tell
 	r.send(now)
 	return r
 }
@@ -411,7 +434,8 @@ func (k *Lock) lose(reason LostReason, cause error) error {
 func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	if k.reason == "" && !k.released {
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason, cause: cause})
-		k.sendRelease(context.Background(), now).leave()
+		k.sendRelease(context.Background(), now, true).leave()
+		k.locker.waitlists.freed(k)
 	}
 	k.endLocked(reason, cause)
 	return k.lostLocked()
@@ -481,6 +505,14 @@ func (k *Lock) wanted(now time.Time) bool {
 	return false
 }
 
+// leaseLeft returns how long the keys of the lock have a use for its holder.
+func (k *Lock) leaseLeft(now time.Time) time.Duration {
+	if k.phase.Load() != held {
+		return 0
+	}
+	return time.Duration(k.until.Load()) - now.Sub(k.locker.born)
+}
+
 // claim reports whether the keys of the lock have no use any more, and sees to it
 // that they never have again: an extend that was confirmed before the end, and is
 // about to say so, finds the lock lost.
@@ -537,7 +569,7 @@ func (k *Lock) abandon(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.phase.Store(over)
-	k.sendRelease(ctx, k.locker.now()).leave()
+	k.sendRelease(ctx, k.locker.now(), false).leave()
 }
 
 // shut gives the lock up for a Locker that closes, and returns the release that
@@ -551,7 +583,7 @@ func (k *Lock) shut() *round {
 	now := k.locker.now()
 	k.endLocked(LostClosed, ErrClosed)
 	k.giveUpLocked(now, k.lostLocked())
-	return k.sendRelease(context.Background(), now)
+	return k.sendRelease(context.Background(), now, true)
 }
 
 // afterClose returns what a Release or an Extend gets after Close.

@@ -122,6 +122,7 @@ func newLocker(opts []Option) (*Locker, []error) {
 		closed: make(chan struct{}),
 		left:   make(chan struct{}),
 	}
+	l.waitlists.locker = l
 	l.keeper.locker, l.keeper.wake = l, make(chan struct{}, 1)
 	l.locks.next, l.locks.prev, l.sweep = &l.locks, &l.locks, &l.locks
 	l.closing, l.shut = context.WithCancelCause(context.Background())

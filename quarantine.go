@@ -19,8 +19,8 @@ const (
 	quarantineMargin = 2 * time.Second
 )
 
-// ErrQuarantined: an instance does not count, because it restarted and may have
-// forgotten what it granted. It is the cause at an instance, found behind
+// ErrQuarantined means that an instance does not count, because it restarted and may
+// have forgotten what it granted. It is the cause at an instance, found behind
 // [ErrNoQuorum] and in what ended a lock; [QuarantineError] tells how long.
 var ErrQuarantined = errors.New("redlock: quarantined")
 
@@ -61,34 +61,39 @@ func (l *Locker) asksFor(ttl time.Duration) {
 // A memory is what is known of how far back a server remembers.
 type memory struct {
 	runID    string
-	since    time.Time // it forgot nothing after this; zero where it does not tell
+	since    time.Time // it forgot nothing after this; zero where it never told
 	answered time.Time // its last answer
 	blind    bool      // the observer knows that it does not tell
-	told     bool      // the observer knows of the quarantine that began at since
+	told     bool      // the observer knows of the quarantine
 }
 
-// meet takes who answers on a new connection.
+// meet takes who answers on a new connection. A run_id that is the last one is that
+// of the same process, which remembers: that its uptime has fallen says only that
+// its clock was set back.
 func (m *memory) meet(s serverInfo, now time.Time) {
-	switch known := !m.since.IsZero(); {
-	case known && s.runID == m.runID && s.runID != "":
+	known, last := !m.since.IsZero(), m.answered
+	m.answered = now
+	switch changed := s.runID != m.runID && s.runID != ""; {
+	case known && !changed && s.runID != "":
 		return
-	case !s.tells:
-		m.since = time.Time{}
-	case known && s.started.Add(time.Second).Before(m.answered) && s.runID != "":
-		// It was up already when the last one answered: a failover, or another server
-		// behind the name. What it has missed, it may have missed until now.
-		m.since, m.told = now, false
-	case s.started.After(m.since):
-		m.since, m.told = s.started, false
+	case known && changed && (!s.tells || s.started.Add(time.Second).Before(last)):
+		// It was up already when the last one answered, or may have been: a failover, or
+		// another server behind the name. What it has missed, it may have missed until
+		// now.
+		m.since = now
+	case s.tells && s.started.After(m.since):
+		m.since = s.started
 	}
-	m.runID = s.runID
+	if s.runID != "" {
+		m.runID = s.runID
+	}
 }
 
 // follows notes that the server is a replica: what it may have missed when it is
 // promoted, it may miss until then.
 func (m *memory) follows(now time.Time) {
 	if !m.since.IsZero() {
-		m.since, m.told = now, false
+		m.since = now
 	}
 }
 
@@ -105,25 +110,25 @@ func (m *memory) left(quarantine time.Duration, now time.Time) time.Duration {
 // weigh returns what a counts for: nothing, as long as the instance is in
 // quarantine or unfit. Releases and heals are no votes.
 func (in *instance) weigh(r *round, a answer, now time.Time) answer {
-	if r.op == opRelease || r.op == opHeal {
+	m := &in.memory
+	if a.vote == failed && strings.HasPrefix(a.err.Error(), "READONLY") {
+		m.follows(now)
+	}
+	if a.vote == failed || r.op == opRelease || r.op == opHeal {
 		return a
 	}
-	if a.vote == failed {
-		if a.err != nil && strings.HasPrefix(a.err.Error(), "READONLY") {
-			in.memory.follows(now)
+	left := m.left(in.locker.quarantine(), now)
+	if left <= 0 {
+		m.told = false
+		if a.vote == granted && in.unfit != nil {
+			return answer{vote: failed, err: in.unfit}
 		}
 		return a
 	}
-	if left := in.memory.left(in.locker.quarantine(), now); left > 0 {
-		err := &QuarantineError{Left: left, absent: errors.Is(a.err, errAbsent)}
-		if !in.memory.told {
-			in.memory.told = true
-			in.locker.observeInstance(in, InstanceQuarantined, err)
-		}
-		return answer{vote: failed, fence: a.fence, lease: left.Milliseconds() + 1, err: err}
+	err := &QuarantineError{Left: left, absent: errors.Is(a.err, errAbsent)}
+	if !m.told {
+		m.told = true
+		in.locker.observeInstance(in, InstanceQuarantined, err)
 	}
-	if a.vote == granted && in.unfit != nil {
-		return answer{vote: failed, err: in.unfit}
-	}
-	return a
+	return answer{vote: failed, fence: a.fence, lease: max(a.lease, left.Milliseconds()+1), err: err}
 }

@@ -24,6 +24,7 @@ type Locker struct {
 	seeds      seeds
 	tokens     *sourceGuard // nil: the quorum issues the tokens, or nobody does
 	keeper     keeper
+	waitlists  waitlists
 	dispatcher *dispatcher // nil: nobody observes
 	rounds     sync.Pool   // of *round
 
@@ -98,23 +99,21 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 		return nil, err
 	}
 	defer l.exit()
-	goal := decided
 	if q.maxWait == 0 {
-		goal = explained // the only round
+		a := l.attempt(ctx, q, explained)
+		return a.lock, a.close(ctx)
 	}
-	var last attempt // the one that tells the reason
-	for n := 0; ; n++ {
-		a := l.attempt(ctx, q, goal)
-		if last.round != nil && a.cutShort(ctx, q) {
-			a.drop()
-			return nil, last.close(ctx)
+	var a attempt
+	w := l.waitlists.join(ctx, q, false)
+	if w == nil {
+		// Nobody waits here: ask.
+		if a = l.attempt(ctx, q, decided); a.lock != nil || a.final {
+			return a.lock, a.close(ctx)
 		}
-		last.drop()
-		last = a
-		if a.lock != nil || a.final || !l.pause(ctx, q, &last, n) {
-			return last.lock, last.close(ctx)
-		}
+		w = l.waitlists.join(ctx, q, true)
+		l.waitlists.concluded(w, nil, a.why())
 	}
+	return l.wait(w, a)
 }
 
 // newRequest checks the arguments of an acquire, and completes them.
@@ -197,6 +196,13 @@ type attempt struct {
 // goal is reached. An owner is never used twice: a release of this round that
 // comes late can't touch the next one.
 func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool) attempt {
+	r := l.begin(ctx, q)
+	r.send(r.start)
+	return l.finish(ctx, q, r, goal)
+}
+
+// begin returns a round that asks for the lock, to be sent at once.
+func (l *Locker) begin(ctx context.Context, q *request) *round {
 	k := &Lock{locker: l, resource: q.resource, key: q.key, fence: q.fence, owner: rand.Text(), ttl: q.ttl, maxHold: q.maxHold}
 	k.lease.Store(int64(q.ttl))
 	now := l.now()
@@ -209,9 +215,14 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 	if l.fenced() {
 		r.token = l.seeds.next(now)
 	}
-	r.send(now)
+	return r
+}
+
+// finish takes the votes of a round that was sent.
+func (l *Locker) finish(ctx context.Context, q *request, r *round, goal func(tally) bool) attempt {
+	k := r.lock
 	a := attempt{round: r}
-	a.err = r.wait(ctx, q.limit(l, now), goal)
+	a.err = r.wait(ctx, q.limit(l, r.start), goal)
 	if a.err == nil {
 		a = l.decide(ctx, q, k, a)
 	}
@@ -355,6 +366,15 @@ func (a *attempt) cutShort(ctx context.Context, q *request) bool {
 	defer a.round.mu.Unlock()
 	return ctx.Err() != nil && a.round.tally.pending() > 0 ||
 		a.round.gaveUp && q.patience(a.round.locker.now()) <= 0
+}
+
+// why returns why it was not won, for those that wait behind it.
+func (a *attempt) why() error {
+	sentinel := a.err
+	if !errors.Is(sentinel, ErrExpired) {
+		sentinel = nil
+	}
+	return a.round.reason(context.Background(), sentinel)
 }
 
 // drop lets go of the votes.

@@ -27,6 +27,7 @@ type round struct {
 	ttl     int64     // of the lock key, in ms
 	keep    int64     // of the fence key, in ms
 	shorter bool      // of an extend: it brings the expiry nearer
+	tell    bool      // of a release: it wakes who waits elsewhere
 	token   uint64    // the seed of an acquire, else the fencing token
 	ctx     context.Context
 	refs    atomic.Int32
@@ -65,7 +66,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 		}
 		r.timer.Stop()
 	}
-	r.op, r.lock, r.ctx, r.shorter = op, lock, ctx, false
+	r.op, r.lock, r.ctx, r.shorter, r.tell = op, lock, ctx, false, false
 	r.tally = tally{n: len(l.instances)}
 	clear(r.votes)
 	clear(r.fences)
@@ -99,8 +100,26 @@ func (r *round) send(now time.Time) {
 	}
 }
 
+// sendWith queues r, a release, and next, an acquire, at every instance, so that
+// both are in one script.
+func (r *round) sendWith(next *round, now time.Time) {
+	n := int32(len(r.votes)) //nolint:gosec // at most 64
+	r.refs.Add(n)
+	next.refs.Add(n)
+	for _, in := range r.locker.instances {
+		err, errNext := in.enqueueBoth(r, next, now)
+		r.sent(in, err, now)
+		next.sent(in, errNext, now)
+	}
+}
+
 func (r *round) sendTo(in *instance, now time.Time) {
-	if err := in.enqueue(r, now); err != nil {
+	r.sent(in, in.enqueue(r, now), now)
+}
+
+// sent takes what came of queueing r.
+func (r *round) sent(in *instance, err error, now time.Time) {
+	if err != nil {
 		in.undelivered(r, now)
 		r.answer(in, answer{vote: failed, err: err})
 		r.leave()

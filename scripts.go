@@ -66,8 +66,9 @@ func (r *round) appendKeys(args []any) []any {
 // size returns about how many bytes r's operation takes in a batch.
 func (r *round) size() int { return 128 + len(r.lock.key) + len(r.lock.fence) }
 
-// appendArgs appends the ARGV of r's operation.
-func (r *round) appendArgs(args []any) []any {
+// appendArgs appends the ARGV of r's operation. mute says that the instance lets
+// nobody publish.
+func (r *round) appendArgs(args []any, mute bool) []any {
 	args = append(args, &letters[r.op], &r.lock.owner)
 	switch r.op {
 	case opAcquire, opHeal:
@@ -77,6 +78,7 @@ func (r *round) appendArgs(args []any) []any {
 	case opRaise:
 		args = append(args, &r.token)
 	case opRelease:
+		args = append(args, flag(r.tell && !mute))
 	}
 	return args
 }
@@ -85,7 +87,7 @@ func (r *round) appendArgs(args []any) []any {
 type answer struct {
 	vote  vote
 	fence uint64 // granted or refused: the instance's fence value
-	lease int64  // in ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
+	lease int64  // of a release: how many were told, -1: not known. In ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
 	err   error  // refused or failed: why
 }
 
@@ -95,6 +97,7 @@ var (
 	errForeign = errors.New("held by another owner")
 	errAbsent  = errors.New("the key is gone")
 	errThin    = errors.New("its fence is beyond our token")
+	errMute    = errors.New("it lets nobody publish") // of a release that is done
 )
 
 // parseAnswer reads one line of the script's answer.
@@ -104,6 +107,10 @@ func parseAnswer(line string) answer {
 	case "g":
 		if fence, err := strconv.ParseUint(rest, 10, 64); err == nil && fence < maxToken {
 			return answer{vote: granted, fence: fence}
+		}
+	case "m":
+		if rest == "" {
+			return answer{vote: granted, err: errMute}
 		}
 	case "e":
 		if fence, left, ok := fenceAndTime(rest); ok {

@@ -197,7 +197,7 @@ func (p pair) heal(owner string, ttl, keep int64, token string) operation {
 }
 
 func (p pair) release(owner string) operation {
-	return operation{p, []string{"d", owner}}
+	return operation{p, []string{"d", owner, "0"}}
 }
 
 func (o operation) letter() string { return o.args[0] }
@@ -676,7 +676,7 @@ func TestKeysAndOwnersAreBinary(t *testing.T) {
 				for i, line := range lines {
 					votes[i] = line[:1]
 				}
-				require.Equal(t, "g r r x g g g", strings.Join(votes, " "), "%q of %q: %q", resource, owner, lines)
+				require.Equal(t, "g r r x e g g", strings.Join(votes, " "), "%q of %q: %q", resource, owner, lines)
 				b.requireCell(t, text(owner, ttlMS), r.lock, "%q", owner)
 				require.Equal(t, []string{r.lock, r.fence}, sorted2(b.keys(t), r), "%q", resource)
 				b.flush(t)
@@ -762,7 +762,7 @@ func TestABatchIsItsOperationsOneByOne(t *testing.T) {
 			b.put(t, resources[3].fence, text(decimal(maxToken-1), oldKeep))
 			b.put(t, resources[4].lock, text(foreign, -1))
 		}
-		shape := regexp.MustCompile(`^(r \d+) -?\d+$`) // without the lease, which runs
+		shape := regexp.MustCompile(`^([re] \d+) -?\d+$`) // without the lease, which runs
 		for _, fenced := range []bool{true, false} {
 			var ops []operation
 			for len(ops) < 200 {
@@ -847,7 +847,7 @@ func TestRoundsSpeakTheBatchFormat(t *testing.T) {
 			for _, key := range r.appendKeys(nil) {
 				keys = append(keys, *key.(*string))
 			}
-			for _, arg := range r.appendArgs(nil) {
+			for _, arg := range r.appendArgs(nil, false) {
 				switch arg := arg.(type) {
 				case *string:
 					args = append(args, *arg)

@@ -1,35 +1,111 @@
 package redlock
 
 import (
-	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// pause waits between two rounds, and reports whether there is to be another
-// one: not when ctx ends, the caller has waited for as long as it wanted, or the
-// Locker closes.
-func (l *Locker) pause(ctx context.Context, q *request, a *attempt, n int) bool {
-	left := q.patience(l.now())
-	delay := backoff(n, l.retryMin, l.retryMax)
-	if free, ok := a.round.freeIn(); ok && free < delay {
-		delay = free + rand.N(l.retryMin)
+// wait stands on w's list until the lock is acquired, ctx ends, the caller has
+// waited for as long as it wanted, or the Locker closes. last is its last round,
+// if it had one.
+func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
+	for n := 0; ; n++ {
+		r, again := l.pause(w, &last, n)
+		if !again {
+			return nil, l.quit(w, last)
+		}
+		var a attempt
+		if r != nil {
+			a = l.finish(w.ctx, w.q, r, decided)
+		} else {
+			a = l.attempt(w.ctx, w.q, decided)
+		}
+		if a.lock != nil || a.final {
+			l.waitlists.concluded(w, a.lock, nil)
+			last.drop()
+			return a.lock, a.close(w.ctx)
+		}
+		reason := l.waitlists.lastReason(w)
+		if reason != nil && a.cutShort(w.ctx, w.q) {
+			a.drop() // the one before tells the reason better
+		} else {
+			last.drop()
+			last, reason = a, a.why()
+		}
+		l.waitlists.concluded(w, nil, reason)
 	}
-	delay = max(delay-a.lingered, 0)
-	if left <= 0 {
-		return false
-	}
-	timer := time.NewTimer(min(delay, left))
+}
+
+// pause waits until it is w's turn, with the round that a release sent for it; or
+// until w is to send one of its own. It reports whether there is to be another
+// round.
+func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool) {
+	delay, slow := l.delay(last, n)
+	begin := l.now()
+	timer := time.NewTimer(never)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return delay < left
-	case <-ctx.Done():
-	case <-l.closing.Done():
-		a.err = ErrClosed
+	for {
+		now := l.now()
+		left := w.q.patience(now)
+		if left <= 0 || w.ctx.Err() != nil {
+			return nil, false
+		}
+		past := elapsed(begin, now)
+		wait := l.waitlists.ask(w, now, delay-past, slow-past)
+		if wait <= 0 {
+			return nil, true
+		}
+		timer.Reset(min(wait, left))
+		select {
+		case turn := <-w.turn:
+			return turn, true
+		case <-w.poke:
+		case <-timer.C:
+		case <-w.ctx.Done():
+		case <-l.closing.Done():
+			last.err = ErrClosed
+			return nil, false
+		}
 	}
-	return false
+}
+
+// quit takes w off its list, and returns why it has no lock.
+func (l *Locker) quit(w *waiter, last attempt) error {
+	if !l.waitlists.leave(w) {
+		// Its turn came at the last moment.
+		turn := <-w.turn
+		turn.lock.abandon(w.ctx)
+		turn.leave()
+		l.waitlists.concluded(w, nil, nil)
+	}
+	if last.round != nil || errors.Is(last.err, ErrClosed) {
+		return last.close(w.ctx)
+	}
+	reason := l.waitlists.lastReason(w)
+	if w.ctx.Err() == nil {
+		return reason
+	}
+	return &endedError{op: "acquire", resource: w.q.resource, ctx: w.ctx, last: reason}
+}
+
+// slowPoll is how many times the longest pause those wait that are told.
+const slowPoll = 4
+
+// delay returns how long to wait after round n, which was last; and how long for
+// one that is told of releases.
+func (l *Locker) delay(last *attempt, n int) (delay, slow time.Duration) {
+	if last.round == nil {
+		return 0, 0
+	}
+	delay = backoff(n, l.retryMin, l.retryMax)
+	slow = slowPoll * (l.retryMax/2 + rand.N(l.retryMax))
+	if free, ok := last.round.freeIn(); ok {
+		free += rand.N(l.retryMin)
+		delay, slow = min(delay, free), min(slow, free)
+	}
+	return max(delay-last.lingered, 0), max(slow-last.lingered, 0)
 }
 
 // backoff returns the pause after round n, counted from 0: random, between least

@@ -65,7 +65,8 @@ func TestBackoffGrowsUntilItsEnd(t *testing.T) {
 }
 
 // freeAt is freeIn, by going from one expiry to the next: the first instant at
-// which those that granted and those whose lease has run out are a quorum.
+// which those that granted and those whose lease or quarantine has run out are a
+// quorum.
 func freeAt(votes []vote, leases []int64) (free time.Duration, ok bool) {
 	// Of a lease of 5 ms, all of the fifth may be left. One that is longer than a
 	// Duration is as good as for ever.
@@ -130,7 +131,7 @@ func TestFreeInIsWhenLeasesLeaveAQuorum(t *testing.T) {
 }
 
 // everyLease calls f with all votes of n instances, with any of leases for those
-// that refused. f must not keep them.
+// that refused, or failed. f must not keep them.
 func everyLease(n int, leases []int64, f func(ballot, []int64)) {
 	votes, some := make(ballot, n), make([]int64, n)
 	var fill func(int)
@@ -139,12 +140,14 @@ func everyLease(n int, leases []int64, f func(ballot, []int64)) {
 			f(votes, some)
 			return
 		}
-		for _, v := range []vote{pending, granted, failed} {
+		for _, v := range []vote{pending, granted} {
 			votes[i], some[i] = v, 0
 			fill(i + 1)
 		}
 		for _, lease := range leases {
 			votes[i], some[i] = refused, lease
+			fill(i + 1)
+			votes[i] = failed
 			fill(i + 1)
 		}
 	}
@@ -183,10 +186,19 @@ func TestARefusalWithoutALeaseIsNoReasonToHurry(t *testing.T) {
 // all its instances refused, with this lease.
 func waiting(lease int64) (*Locker, *attempt) {
 	l := &Locker{config: defaults()}
+	l.waitlists.locker = l
 	l.closing, l.shut = context.WithCancelCause(context.Background())
 	r := &round{locker: l, votes: ballot{refused, refused, refused}, leases: []int64{lease, lease, lease}}
 	r.tally = ballot(r.votes).tally()
 	return l, &attempt{round: r}
+}
+
+// pauses is the pause of a caller that waits alone.
+func pauses(ctx context.Context, l *Locker, q *request, a *attempt, n int) bool {
+	w := l.waitlists.join(ctx, q, true)
+	defer l.waitlists.leave(w)
+	_, again := l.pause(w, a, n)
+	return again
 }
 
 func TestPauseIsARandomTime(t *testing.T) {
@@ -194,7 +206,7 @@ func TestPauseIsARandomTime(t *testing.T) {
 		l, a := waiting(-1)
 		for n := range 20 {
 			start := time.Now()
-			require.True(t, l.pause(t.Context(), &request{maxWait: never, start: start}, a, n))
+			require.True(t, pauses(t.Context(), l, &request{maxWait: never, start: start}, a, n))
 			require.GreaterOrEqual(t, time.Since(start), l.retryMin)
 			require.LessOrEqual(t, time.Since(start), l.retryMax)
 		}
@@ -207,7 +219,7 @@ func TestPauseEndsWhenTheLeasesDo(t *testing.T) {
 		require.NoError(t, WithRetryDelay(time.Second, time.Minute)(&l.config))
 		for n := range 20 {
 			start := time.Now()
-			require.True(t, l.pause(t.Context(), &request{maxWait: never, start: start}, a, n+10))
+			require.True(t, pauses(t.Context(), l, &request{maxWait: never, start: start}, a, n+10))
 			require.GreaterOrEqual(t, time.Since(start), 2*time.Millisecond)
 			require.Less(t, time.Since(start), 2*time.Millisecond+l.retryMin)
 		}
@@ -220,12 +232,12 @@ func TestPauseNeverOutlastsTheLongestWait(t *testing.T) {
 		require.NoError(t, WithRetryDelay(time.Second, time.Second)(&l.config))
 		start := time.Now()
 		q := &request{maxWait: 1500 * time.Millisecond, start: start}
-		require.True(t, l.pause(t.Context(), q, a, 0))
+		require.True(t, pauses(t.Context(), l, q, a, 0))
 		require.Equal(t, time.Second, time.Since(start))
 		// The rest is waited for, as somebody may want to use it; but no round starts then.
-		require.False(t, l.pause(t.Context(), q, a, 1))
+		require.False(t, pauses(t.Context(), l, q, a, 1))
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
-		require.False(t, l.pause(t.Context(), q, a, 2))
+		require.False(t, pauses(t.Context(), l, q, a, 2))
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
 		require.NoError(t, a.err, "what is told is the last real reason")
 	})
@@ -239,12 +251,12 @@ func TestPauseEndsWithTheContextAndTheLocker(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
 		defer cancel()
-		require.False(t, l.pause(ctx, q, a, 0))
+		require.False(t, pauses(ctx, l, q, a, 0))
 		require.Equal(t, 7*time.Millisecond, time.Since(q.start))
 		require.NoError(t, a.err)
 
 		time.AfterFunc(3*time.Millisecond, func() { l.shut(ErrClosed) })
-		require.False(t, l.pause(t.Context(), q, a, 0))
+		require.False(t, pauses(t.Context(), l, q, a, 0))
 		require.Equal(t, 10*time.Millisecond, time.Since(q.start))
 		require.Equal(t, ErrClosed, a.err)
 	})

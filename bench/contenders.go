@@ -19,8 +19,14 @@ import (
 type contender struct {
 	name   string
 	ours   bool // an error, or a lock key left behind, fails the run
+	fenced bool // leaves a fence key for each resource
 	single bool // knows one server only: takes part at N = 1
-	open   func(addrs []string, ttl time.Duration) (locker, error)
+	renews bool // its locker is a keeper
+
+	waitsForAll bool     // takes ten seconds for a lock when an instance hangs
+	scripted    []string // commands that it sends inside scripts only
+
+	open func(addrs []string, ttl time.Duration) (locker, error)
 }
 
 // A locker is what every library comes down to. Its methods wrap nothing that would allocate: an adapter's
@@ -41,23 +47,29 @@ const (
 	plainBaseline = "plain"
 )
 
+var (
+	redlockScripted = []string{"get", "set", "del", "pttl", "pexpire", "publish"}
+	redsyncScripted = []string{"get", "del", "pexpire"}
+	plainScripted   = []string{"get", "del"}
+)
+
 // contenders returns everybody who takes part. Where a library has defaults they are kept; the plain lock and
 // redsync-tuned get what a careful user would set.
 func contenders() []contender {
 	return []contender{
-		{name: "redlock", ours: true, open: func(addrs []string, ttl time.Duration) (locker, error) {
+		{name: "redlock", ours: true, fenced: true, renews: true, scripted: redlockScripted, open: func(addrs []string, ttl time.Duration) (locker, error) {
 			return openRedlock(addrs, ttl)
 		}},
-		{name: "redlock-nofence", ours: true, open: func(addrs []string, ttl time.Duration) (locker, error) {
+		{name: "redlock-nofence", ours: true, renews: true, scripted: redlockScripted, open: func(addrs []string, ttl time.Duration) (locker, error) {
 			return openRedlock(addrs, ttl, redlock.WithoutFencing())
 		}},
-		{name: baseline, open: func(addrs []string, ttl time.Duration) (locker, error) {
+		{name: baseline, renews: true, waitsForAll: true, scripted: redsyncScripted, open: func(addrs []string, ttl time.Duration) (locker, error) {
 			return openRedsync(defaultClients(addrs), redsync.WithExpiry(ttl)), nil
 		}},
-		{name: "redsync-tuned", open: func(addrs []string, ttl time.Duration) (locker, error) {
+		{name: "redsync-tuned", renews: true, scripted: redsyncScripted, open: func(addrs []string, ttl time.Duration) (locker, error) {
 			return openRedsync(tunedClients(addrs), redsync.WithExpiry(ttl), redsync.WithFailFast(true)), nil
 		}},
-		{name: plainBaseline, open: func(addrs []string, ttl time.Duration) (locker, error) {
+		{name: plainBaseline, scripted: plainScripted, open: func(addrs []string, ttl time.Duration) (locker, error) {
 			return &plainLocker{nodes: tunedClients(addrs), ttl: ttl}, nil
 		}},
 		{name: "redislock", single: true, open: openRedislock},
@@ -197,6 +209,11 @@ func clients(addrs []string, opt redis.Options) []*redis.Client {
 	}
 	return cs
 }
+
+// silent keeps go-redis from writing a line for each dial to a server that was killed on purpose.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 func closeAll(clients []*redis.Client) error {
 	var errs []error

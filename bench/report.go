@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -17,8 +18,10 @@ import (
 // A report is a run's figures with all that is needed to judge them.
 type report struct {
 	Head  head    `json:"head"`
-	Title string  `json:"title"`
+	Rows  []row   `json:"targets"`
 	Cells []*cell `json:"cells"`
+
+	scenarios []scenario
 }
 
 // head says where the figures come from.
@@ -27,31 +30,33 @@ type head struct {
 	Date    string   `json:"date"`
 	CPU     string   `json:"cpu"`
 	Cores   int      `json:"cores"`
+	Load    string   `json:"load_average"` // before the run, of one, five and fifteen minutes
 	Go      string   `json:"go"`
 	Redis   string   `json:"redis"`
 	Modules []string `json:"modules"`
 	Method  string   `json:"method"`
 }
 
-// ratios compare a cell with another contender's at the same size and load; 0 where that one did not take part.
+// ratios compare a cell with another contender's in the same setting; 0 where that one did not take part.
 type ratios struct {
-	P50       float64 `json:"p50_to_redsync"`
-	PerSecond float64 `json:"per_second_to_redsync"`
-	CPU       float64 `json:"cpu_to_redsync"`
-	PlainP50  float64 `json:"p50_to_plain"`
+	P50       float64 `json:"p50_to_redsync,omitempty"`
+	PerSecond float64 `json:"per_second_to_redsync,omitempty"`
+	CPU       float64 `json:"cpu_to_redsync,omitempty"`
+	PlainP50  float64 `json:"p50_to_plain,omitempty"`
 }
 
-func newHead(args []string, p plan, ss servers) head {
+func newHead(args []string, p *plan, ss servers) head {
 	return head{
 		Command: strings.Join(append([]string{"go run ."}, args...), " "),
 		Date:    time.Now().UTC().Format(time.DateOnly),
 		CPU:     cpuModel(),
 		Cores:   runtime.NumCPU(),
+		Load:    loadAverage(),
 		Go:      runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
 		Redis:   ss.version(),
 		Modules: modules(),
-		Method: fmt.Sprintf("each cell %d times for %v in alternating order, medians; ttl %v; redis-server processes on loopback",
-			p.reps, p.duration, p.ttl),
+		Method: fmt.Sprintf("Medians of repetitions (%d, of %v each, in alternating order); ttl %v (renewals %v); delayed round trips %v longer; redis-server processes on loopback",
+			p.reps, p.duration, p.ttl, p.lease, p.delay),
 	}
 }
 
@@ -67,6 +72,16 @@ func cpuModel() string {
 		}
 	}
 	return "unknown"
+}
+
+// loadAverage says how busy the machine is with other things.
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 3 {
+		return "unknown"
+	}
+	return strings.Join(fields[:3], " ")
 }
 
 // modules lists the versions of what is compared and of the client most of it stands on.
@@ -92,23 +107,19 @@ func modules() []string {
 
 // compare fills in the ratios to the baselines.
 func compare(cells []*cell) {
-	find := func(name string, like *cell) (figures, bool) {
-		for _, c := range cells {
-			if c.Contender == name && c.N == like.N && c.Goroutines == like.Goroutines {
-				return c.Median, true
-			}
-		}
-		return figures{}, false
+	medians := make(map[key]figures)
+	for _, c := range cells {
+		medians[c.key] = c.Median
 	}
 	for _, c := range cells {
-		if base, ok := find(baseline, c); ok {
-			c.Ratios.P50 = ratio(c.Median.P50, base.P50)
-			c.Ratios.PerSecond = ratio(c.Median.PerSecond, base.PerSecond)
-			c.Ratios.CPU = ratio(c.Median.CPU, base.CPU)
-		}
-		if base, ok := find(plainBaseline, c); ok {
-			c.Ratios.PlainP50 = ratio(c.Median.P50, base.P50)
-		}
+		k := c.key
+		k.Contender = baseline
+		base := medians[k]
+		c.Ratios.P50 = ratio(c.Median.P50, base.P50)
+		c.Ratios.PerSecond = ratio(c.Median.PerSecond, base.PerSecond)
+		c.Ratios.CPU = ratio(c.Median.CPU, base.CPU)
+		k.Contender = plainBaseline
+		c.Ratios.PlainP50 = ratio(c.Median.P50, medians[k].P50)
 	}
 }
 
@@ -119,18 +130,37 @@ func ratio[T time.Duration | float64](a, b T) float64 {
 	return float64(a) / float64(b)
 }
 
-// median returns the median of each figure on its own, and the sum of the counts.
+// median returns the median of each figure on its own, the sum of each count, and the most goroutines.
 func median(reps []figures) figures {
-	var f figures
-	f.P50 = middle(reps, func(f figures) time.Duration { return f.P50 })
-	f.P99 = middle(reps, func(f figures) time.Duration { return f.P99 })
-	f.PerSecond = middle(reps, func(f figures) float64 { return f.PerSecond })
-	f.Allocs = middle(reps, func(f figures) float64 { return f.Allocs })
-	f.CPU = middle(reps, func(f figures) time.Duration { return f.CPU })
+	f := figures{
+		P50:        middle(reps, func(f figures) time.Duration { return f.P50 }),
+		P99:        middle(reps, func(f figures) time.Duration { return f.P99 }),
+		AcquireP50: middle(reps, func(f figures) time.Duration { return f.AcquireP50 }),
+		AcquireP99: middle(reps, func(f figures) time.Duration { return f.AcquireP99 }),
+		RoundTrip:  middle(reps, func(f figures) time.Duration { return f.RoundTrip }),
+		PerSecond:  middle(reps, func(f figures) float64 { return f.PerSecond }),
+		Allocs:     middle(reps, func(f figures) float64 { return f.Allocs }),
+		CPU:        middle(reps, func(f figures) time.Duration { return f.CPU }),
+		ServerCPU:  middle(reps, func(f figures) time.Duration { return f.ServerCPU }),
+		Requests:   middle(reps, func(f figures) float64 { return f.Requests }),
+		Commands:   middle(reps, func(f figures) float64 { return f.Commands }),
+		Fairness:   middle(reps, func(f figures) float64 { return f.Fairness }),
+		KeyBytes:   middle(reps, func(f figures) float64 { return f.KeyBytes }),
+	}
+	f.Shares = shares{
+		Kernel:    middle(reps, func(f figures) float64 { return f.Shares.Kernel }),
+		Scheduler: middle(reps, func(f figures) float64 { return f.Shares.Scheduler }),
+		Memory:    middle(reps, func(f figures) float64 { return f.Shares.Memory }),
+		Redis:     middle(reps, func(f figures) float64 { return f.Shares.Redis }),
+		Rest:      middle(reps, func(f figures) float64 { return f.Shares.Rest }),
+	}
 	for _, rep := range reps {
 		f.Locks += rep.Locks
 		f.Errors += rep.Errors
 		f.KeysLeft += rep.KeysLeft
+		f.FenceKeys += rep.FenceKeys
+		f.FenceFaults += rep.FenceFaults
+		f.Goroutines = max(f.Goroutines, rep.Goroutines)
 		f.Error = cmp.Or(f.Error, rep.Error)
 	}
 	return f
@@ -146,6 +176,20 @@ func middle[T time.Duration | float64](reps []figures, of func(figures) T) T {
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
+// brief says what was measured, for those who watch, in one line.
+func (f figures) brief() string {
+	var s []string
+	for _, x := range []struct {
+		format string
+		value  float64
+	}{{"%s/s", f.PerSecond}, {"p50 %s µs", micro(f.P50)}, {"CPU %s µs", micro(f.CPU)}} {
+		if x.value > 0 {
+			s = append(s, fmt.Sprintf(x.format, digits(x.value)))
+		}
+	}
+	return strings.Join(append(s, f.complaint()), "  ")
+}
+
 // complaint says what went wrong, or nothing, in one line.
 func (f figures) complaint() string {
 	var s []string
@@ -155,44 +199,118 @@ func (f figures) complaint() string {
 	if f.KeysLeft > 0 {
 		s = append(s, fmt.Sprintf("%d LOCK KEYS LEFT", f.KeysLeft))
 	}
+	if f.FenceFaults > 0 {
+		s = append(s, fmt.Sprintf("%d FENCE KEYS WRONG", f.FenceFaults))
+	}
 	return strings.Join(s, "; ")
 }
 
 func (r report) json(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
 	return e.Encode(r)
 }
 
-// markdown writes a table for each size, with what went wrong above them all.
+// A part is a piece of the report that a document can quote.
+type part struct{ name, text string }
+
+// parts returns the head, the targets and a table for each scenario.
+func (r report) parts() []part {
+	list := []part{{"head", r.headText()}, {"targets", r.targetsText()}}
+	for _, s := range r.scenarios {
+		list = append(list, part{s.name, r.table(s)})
+	}
+	return list
+}
+
 func (r report) markdown(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	h := r.Head
-	fmt.Fprintf(b, "    %s\n\n", h.Command)
-	fmt.Fprintf(b, "%s, %d cores; %s; redis-server %s; %s.\n%s.\n\n", h.CPU, h.Cores, h.Go, h.Redis, h.Date, strings.Join(h.Modules, ", "))
-	fmt.Fprintf(b, "**%s**: %s.\n", r.Title, h.Method)
-	for _, c := range r.Cells {
-		if s := c.Median.complaint(); s != "" {
-			fmt.Fprintf(b, "\n> **%s**: %s\n", c, s)
+	for _, p := range r.parts() {
+		switch p.name {
+		case "head":
+		case "targets":
+			fmt.Fprint(b, "\n## Targets\n\n")
+		default:
+			fmt.Fprintf(b, "\n## %s\n\n", strings.ToUpper(p.name[:1])+p.name[1:])
 		}
-	}
-	n := 0
-	for _, c := range r.Cells {
-		if c.N != n {
-			n = c.N
-			fmt.Fprintf(b, "\nN = %d\n\n", n)
-			fmt.Fprintln(b, "| goroutines | contender | p50 µs | p99 µs | per second | allocs | CPU µs | errors | keys left | p50 / redsync | rate / redsync | CPU / redsync | p50 / plain |")
-			fmt.Fprintln(b, "|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
-		}
-		f, x := c.Median, c.Ratios
-		fmt.Fprintf(b, "| %d | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", c.Goroutines, c.Contender,
-			micros(f.P50), micros(f.P99), digits(f.PerSecond), digits(f.Allocs), micros(f.CPU), loud(f.Errors, "ERRORS"), loud(f.KeysLeft, "LEFT"),
-			orDash(x.P50), orDash(x.PerSecond), orDash(x.CPU), orDash(x.PlainP50))
+		fmt.Fprint(b, p.text)
 	}
 	return b.Flush()
 }
 
-func micros(d time.Duration) string { return digits(float64(d) / float64(time.Microsecond)) }
+func (r report) headText() string {
+	h := r.Head
+	return fmt.Sprintf("    %s\n\n%s, %d cores, load average %s before the run; %s; redis-server %s; %s.\n%s.\n%s.\n",
+		h.Command, h.CPU, h.Cores, h.Load, h.Go, h.Redis, h.Date, strings.Join(h.Modules, ", "), h.Method)
+}
+
+func (r report) targetsText() string {
+	var b bytes.Buffer
+	fmt.Fprintln(&b, "| what | figure | measured | from | target | met |")
+	fmt.Fprintln(&b, "|:--|:--|--:|--:|--:|:--|")
+	for _, row := range r.Rows {
+		measured, met := small(row.Measured), "yes"
+		switch {
+		case row.Missing:
+			measured, met, row.From = "–", "not measured", "–"
+		case !row.Met:
+			met = "**no**"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.What, row.Figure, measured, row.From, row.Target, met)
+	}
+	return b.String()
+}
+
+// table writes a table for each N, with what went wrong above them all.
+func (r report) table(s scenario) string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s.\n", s.title)
+	var cells []*cell
+	cases := false
+	for _, c := range r.Cells {
+		if c.Scenario != s.name {
+			continue
+		}
+		cells = append(cells, c)
+		cases = cases || c.Case != ""
+		// The keys that others leave are in their column, and no surprise.
+		if s := c.Median.complaint(); s != "" && (c.contender.ours || c.Median.Errors > 0) {
+			fmt.Fprintf(&b, "\n> **%s**: %s\n", c, s)
+		}
+	}
+	n := 0
+	for _, c := range cells {
+		if c.N != n {
+			n = c.N
+			fmt.Fprintf(&b, "\nN = %d\n\n", n)
+			header(&b, s, cases)
+		}
+		if cases {
+			fmt.Fprintf(&b, "| %s ", c.Case)
+		}
+		fmt.Fprintf(&b, "| %d | %s |", c.Load, c.Contender)
+		for _, col := range s.columns {
+			fmt.Fprintf(&b, " %s |", col.text(c))
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.String()
+}
+
+func header(b *bytes.Buffer, s scenario, cases bool) {
+	names, rule := []string{s.load, "contender"}, "|--:|:--|"
+	if cases {
+		names, rule = append([]string{"case"}, names...), "|:--"+rule
+	}
+	for _, col := range s.columns {
+		names = append(names, col.head)
+		rule += "--:|"
+	}
+	fmt.Fprintf(b, "| %s |\n%s\n", strings.Join(names, " | "), rule)
+}
+
+func micros(d time.Duration) string { return digits(micro(d)) }
 
 // digits writes x with about three digits, more where they stand before the point.
 func digits(x float64) string {
@@ -204,6 +322,14 @@ func digits(x float64) string {
 	default:
 		return fmt.Sprintf("%.2f", x)
 	}
+}
+
+// small is digits for ratios, which may be far below 1.
+func small(x float64) string {
+	if x > 0 && x < 1 {
+		return fmt.Sprintf("%.3f", x)
+	}
+	return digits(x)
 }
 
 func orDash(ratio float64) string {

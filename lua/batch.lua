@@ -16,14 +16,16 @@
 --                            must not undo a newer one.
 --   h owner ttl keep token   heal: set L again where it is absent and F is not beyond token. It is sent only
 --                            after a majority confirmed the extend of the same round.
---   d owner                  release: delete L if it is the owner's. F stays, and so stays the order.
+--   d owner tell             release: delete L if it is the owner's. F stays, and so stays the order. If tell is
+--                            "1", publish a message on the channel L to wake who waits.
 --
 -- ttl and keep, the expiry of F, are in milliseconds; seed and token are whole
 -- numbers below 2^53, in decimal. They are sent, and ignored, without fencing.
 --
 -- Answer: one string with a line for each operation:
 --
---   g F        granted, with the fence value (0 without fencing)
+--   g F        granted, with the fence value (0 without fencing); a release: with how many were told
+--   m          granted, a release: but nobody may be told
 --   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
 --   n          refused: the lock is nobody's
@@ -31,7 +33,8 @@
 --   t F        failed: the lock is the owner's, with a fence beyond its token
 --   f text     failed: this instance can't tell or can't vote, and text says why
 --
--- Needs the commands GET, SET, DEL, PTTL and PEXPIRE, and no other right.
+-- Needs the commands GET, SET, DEL, PTTL and PEXPIRE, and no other right. PUBLISH
+-- is used where it is allowed.
 
 local call, find, format = redis.pcall, string.find, string.format
 local fenced = ARGV[1] == '1'
@@ -196,14 +199,17 @@ function run.h()
 end
 
 function run.d()
-  local L, owner = KEYS[k], ARGV[a + 1]
-  k, a = k + 1, a + 2
+  local L, owner, tell = KEYS[k], ARGV[a + 1], ARGV[a + 2]
+  k, a = k + 1, a + 3
 
   local answer = refusal(L, owner)
   if answer then return answer end
   local done = call('DEL', L)
   if type(done) == 'table' then return failed(done) end
-  return 'g 0'
+  if tell ~= '1' then return 'g 0' end
+  local told = call('PUBLISH', L, '')
+  if type(told) == 'table' then return 'm' end
+  return format('g %.0f', told)
 end
 
 local answers, n = {}, 0

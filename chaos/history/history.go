@@ -44,16 +44,20 @@ func (v Violation) String() string { return fmt.Sprintf("%s:\n  %v\n  %v", v.Rul
 // that of one which completed before it began, and an extend that was confirmed
 // although an acquisition with a larger token had completed before it began.
 func Check(ops []Op) []Violation {
-	byResource := map[string][]Op{}
-	for _, o := range ops {
-		byResource[o.Resource] = append(byResource[o.Resource], o)
-	}
 	var found []Violation
-	for _, ops := range byResource {
+	for _, ops := range byResource(ops) {
 		found = append(found, duplicates(ops)...)
 		found = append(found, disorder(ops)...)
 	}
 	return found
+}
+
+func byResource(ops []Op) map[string][]Op {
+	of := map[string][]Op{}
+	for _, o := range ops {
+		of[o.Resource] = append(of[o.Resource], o)
+	}
+	return of
 }
 
 const most = 3 // violations of a rule and resource

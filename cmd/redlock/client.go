@@ -30,6 +30,9 @@ func newClient(name string, endpoints []string, opts ...redlock.Option) (*client
 	}
 	var err error
 	c.Locker, err = redlock.Open(endpoints, append(opts,
+		// The resource is the demo's own: a server that has just started has forgotten
+		// nothing of it.
+		redlock.WithQuarantine(0),
 		redlock.WithObserver(redlock.Observer{
 			Round:    func(e redlock.RoundEvent) { offer(c.rounds, e) },
 			Instance: func(e redlock.InstanceEvent) { offer(c.states, e) },

@@ -46,9 +46,12 @@ func TestATokenPassesIffItIsAtLeastTheLargestSeen(t *testing.T) {
 		}
 		require.Equal(t, fmt.Sprint(marks[resource]), server.MustDo(t, "GET", resource))
 	}
-	counts := guard.Counts()
+	guard.CountDuplicate()
+	var counter fence.Counter = guard
+	counts := counter.Counts()
 	require.Equal(t, uint64(2_000), counts.Accepted+counts.Stale)
 	require.Positive(t, counts.Stale)
+	require.Equal(t, uint64(1), counts.Duplicates)
 }
 
 func TestNeighboursBelow2To53AreToldApart(t *testing.T) {

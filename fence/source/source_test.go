@@ -77,6 +77,30 @@ func ExampleFunc() {
 	// Output: 42 <nil>
 }
 
+// zooKeeper stands for a connection to ZooKeeper.
+type zooKeeper struct{ zxid int64 }
+
+type stat struct{ Mzxid int64 }
+
+func (z *zooKeeper) Set(string, []byte, int32) (*stat, error) {
+	z.zxid++
+	return &stat{z.zxid}, nil
+}
+
+// The zxid of a change to one node: ZooKeeper numbers all changes in one order.
+func ExampleFunc_zooKeeper() {
+	conn := &zooKeeper{zxid: 7<<32 + 41}
+	zxid := source.Func(func(context.Context, string) (uint64, error) {
+		stat, err := conn.Set("/fencing", nil, -1) // the node was created once
+		if err != nil {
+			return 0, err
+		}
+		return uint64(stat.Mzxid), nil
+	})
+	fmt.Println(zxid.Token(context.Background(), "invoice-42"))
+	// Output: 30064771114 <nil>
+}
+
 var (
 	_ redlock.FencingSource = source.Func(nil)
 	_ redlock.FencingSource = (*source.Counter)(nil)

@@ -21,13 +21,13 @@ import (
 // A request is recognised within one chunk, that is what one read returns: fine
 // for a client's commands on loopback, not for megabytes.
 type Proxy struct {
-	target   string
 	listener net.Listener
 	ctx      context.Context // ends with the proxy; bounds dials
 	cancel   context.CancelFunc
 	running  sync.WaitGroup // every goroutine of the proxy
 
 	mu        sync.Mutex
+	target    string
 	requests  faults
 	replies   faults
 	duplicate bool
@@ -187,6 +187,12 @@ func (p *Proxy) Refuse(on bool) {
 	p.set(func() { p.refuse = on })
 }
 
+// Retarget leads new connections to target, as a failover does behind a name that
+// stays. Those that are open still lead where they did.
+func (p *Proxy) Retarget(target string) {
+	p.set(func() { p.target = target })
+}
+
 // OnRequest calls f with each chunk just before it is delivered to the server,
 // in order on each connection, concurrently for several. A duplicate is not
 // shown again. f may keep the chunk but not change it, and nil removes f.
@@ -245,8 +251,11 @@ func (p *Proxy) accept() {
 }
 
 func (p *Proxy) dial() (*net.TCPConn, error) {
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
 	dialer := net.Dialer{Timeout: dialBudget}
-	conn, err := dialer.DialContext(p.ctx, "tcp", p.target)
+	conn, err := dialer.DialContext(p.ctx, "tcp", target)
 	if err != nil {
 		return nil, err
 	}

@@ -317,6 +317,23 @@ func TestRefuseSparesOpenConnections(t *testing.T) {
 	after.line("c")
 }
 
+func TestRetargetLeadsNewConnectionsElsewhere(t *testing.T) {
+	t.Parallel()
+	servers := StartN(t, 2)
+	servers[0].MustDo(t, "SET", "name", "first")
+	servers[1].MustDo(t, "SET", "name", "second")
+	p := NewProxy(t, servers[0].Addr())
+	before := connect(t, p.Addr())
+	before.send("GET name")
+	before.reply("first")
+	p.Retarget(servers[1].Addr())
+	after := connect(t, p.Addr())
+	after.send("GET name")
+	after.reply("second")
+	before.send("GET name")
+	before.reply("first")
+}
+
 func TestOnRequestSeesWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	p := NewProxy(t, echo(t))

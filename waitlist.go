@@ -1,0 +1,352 @@
+package redlock
+
+import (
+	"container/list"
+	"context"
+	"math/bits"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Callers of one Locker that wait for the same resource stand on a list, first
+// come first served, and only the first of them contends with other processes. A
+// Release of this Locker hands the resource over to it: the release of the one and
+// the acquire of the other go to each instance in one script, in one round trip.
+
+// A Locker hands a resource over to itself so often, and for so long, before
+// others get a chance: for yieldTime it does not ask.
+const (
+	maxRun     = 32
+	maxRunTime = 50 * time.Millisecond
+	yieldTime  = 3 * time.Millisecond
+	wakeSpread = time.Millisecond // those that one message wakes ask one after the other, with luck
+)
+
+// waitlists are those of a Locker. Where nobody waits they cost an atomic read.
+type waitlists struct {
+	locker *Locker
+	count  atomic.Int64 // of waitlists
+	mu     sync.Mutex
+	of     map[string]*waitlist // by resource
+}
+
+// A waitlist lives as long as somebody waits in it, or has his turn.
+type waitlist struct {
+	waiters list.List // of *waiter
+	turn    *waiter   // who was handed the resource, and has not said what came of it; nil
+	holder  *Lock     // the lock that the last one got; nil if it is not known to be held here
+	run     int       // hand-overs in a row,
+	since   time.Time // and the first of them
+	yield   time.Time // others have their chance until then
+	yields  bool      // because of a release that is out
+	listens bool      // for messages of releases in other processes,
+	hears   uint64    // bit i: and they come from instance i
+	told    uint64    // bit i: instance i has told of a release
+	free    bool      // a majority has: ask at once
+	reason  error     // why the last one lost a round
+}
+
+// A waiter is a caller on a list.
+type waiter struct {
+	ctx    context.Context //nolint:containedctx // of the call
+	q      *request
+	list   *waitlist
+	place  *list.Element // nil when it has its turn
+	asking bool          // a round of its own is out
+	poke   chan struct{} // of one place: something has changed
+	turn   chan *round   // of one place: the round that a release sent for it
+}
+
+// join puts a caller at the end of the list for its resource. Where there is none,
+// it begins one if it may, and otherwise returns nil.
+func (s *waitlists) join(ctx context.Context, q *request, begin bool) *waiter {
+	if !begin && s.count.Load() == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.of[q.resource]
+	switch {
+	case n == nil && !begin:
+		return nil
+	case n == nil:
+		n = &waitlist{}
+		if s.of == nil {
+			s.of = map[string]*waitlist{}
+		}
+		s.of[q.resource] = n
+		s.count.Add(1)
+	}
+	w := &waiter{ctx: ctx, q: q, list: n, poke: make(chan struct{}, 1), turn: make(chan *round, 1)}
+	w.place = n.waiters.PushBack(w)
+	return w
+}
+
+// leave takes w off its list, and reports whether it was on it; otherwise it has its
+// turn.
+func (s *waitlists) leave(w *waiter) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.place == nil {
+		return false
+	}
+	w.list.waiters.Remove(w.place)
+	w.place = nil
+	s.changedLocked(w)
+	return true
+}
+
+// concluded takes what came of w's turn, or of its own round: the lock, or nil.
+// Without the lock, and with reason, w goes on waiting, at the head of the list.
+func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := w.list
+	if n.turn == w {
+		n.turn = nil
+	}
+	w.asking = false
+	if k != nil {
+		n.holder = k
+	}
+	if reason != nil {
+		n.reason = reason
+	}
+	switch {
+	case reason != nil && w.place == nil:
+		w.place = n.waiters.PushFront(w)
+	case reason == nil && w.place != nil:
+		n.waiters.Remove(w.place)
+		w.place = nil
+	}
+	s.changedLocked(w)
+}
+
+// changedLocked wakes who is first on w's list now, and removes the list if nobody is
+// left.
+func (s *waitlists) changedLocked(w *waiter) {
+	n := w.list
+	if first := n.first(); first != nil {
+		first.wake()
+	} else if n.turn == nil {
+		delete(s.of, w.q.resource)
+		s.count.Add(-1)
+		if n.listens {
+			for _, in := range s.locker.instances {
+				in.ear.unlisten(w.q.key)
+			}
+		}
+	}
+}
+
+func (n *waitlist) first() *waiter {
+	if e := n.waiters.Front(); e != nil {
+		w, _ := e.Value.(*waiter)
+		return w
+	}
+	return nil
+}
+
+// firstAlive returns the first whose context has not ended.
+func (n *waitlist) firstAlive() *waiter {
+	for e := n.waiters.Front(); e != nil; e = e.Next() {
+		if w, _ := e.Value.(*waiter); w.ctx.Err() == nil {
+			return w
+		}
+	}
+	return nil
+}
+
+// wake makes a waiter look at how things stand.
+func (w *waiter) wake() {
+	select {
+	case w.poke <- struct{}{}:
+	default:
+	}
+}
+
+// next returns the waiter to which the release of k hands over; it has its turn
+// then. It is nil if nobody waits or can take it, or if others are to have their
+// chance.
+func (s *waitlists) next(k *Lock, now time.Time) *waiter {
+	n := s.lockFreed(k)
+	if n == nil {
+		return nil
+	}
+	defer s.mu.Unlock()
+	w := n.firstAlive()
+	switch {
+	case w == nil:
+		return nil
+	case w.asking || n.turn != nil || n.holder != nil:
+		n.run = 0
+		w.wake()
+		return nil
+	case n.run == 0:
+		n.since = now
+	case n.run >= maxRun || now.Sub(n.since) >= maxRunTime:
+		n.run, n.yields = 0, true
+		n.yield = now.Add(yieldTime/2 + rand.N(yieldTime))
+		w.wake()
+		return nil
+	}
+	n.run++
+	n.waiters.Remove(w.place)
+	w.place, n.turn = nil, w
+	return w
+}
+
+// freed wakes who waits for k, which has ended without a release.
+func (s *waitlists) freed(k *Lock) {
+	n := s.lockFreed(k)
+	if n == nil {
+		return
+	}
+	defer s.mu.Unlock()
+	if w := n.first(); w != nil {
+		w.wake()
+	}
+}
+
+// lockFreed returns the list for k's resource, locked, without k as its holder; nil,
+// and nothing is locked, if there is none.
+func (s *waitlists) lockFreed(k *Lock) *waitlist {
+	if s.count.Load() == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	n := s.of[k.resource]
+	if n == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	if n.holder == k {
+		n.holder = nil
+	}
+	return n
+}
+
+// ask reports whether w is to ask for the resource now: not before others have had
+// their chance, nor while a lock of this process is in the way. Otherwise wait is
+// how long that takes; never if w is not the first. delay is how long it is to
+// wait, and slow if it need not ask on its own, as it is told. If it may ask, it is
+// taken to be asking.
+func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := w.list
+	if w.place == nil || n.first() != w || n.turn != nil {
+		return never
+	}
+	switch {
+	case n.free:
+		delay = 0
+	case s.majority(n.hears):
+		delay = slow
+	}
+	wait = max(delay, n.yield.Sub(now))
+	if n.holder != nil {
+		wait = max(wait, n.holder.leaseLeft(now))
+	}
+	if wait <= 0 {
+		w.asking, n.free, n.told = true, false, 0
+	} else if !n.listens && n.holder == nil {
+		s.listenLocked(n, w.q.key)
+	}
+	return wait
+}
+
+// listenLocked wants to be told of releases in other processes.
+func (s *waitlists) listenLocked(n *waitlist, key string) {
+	n.listens = true
+	for i, in := range s.locker.instances {
+		if in.ear.listen(key) {
+			n.hears |= 1 << i
+		}
+	}
+}
+
+func (s *waitlists) majority(set uint64) bool {
+	return bits.OnesCount64(set) >= quorumOf(len(s.locker.instances))
+}
+
+// byKey returns the list for a lock key.
+func (s *waitlists) byKeyLocked(key string) *waitlist {
+	return s.of[strings.TrimPrefix(key, s.locker.prefix)]
+}
+
+// hear notes whether messages on the channel of a lock key come from instance i.
+// When they come from a majority for the first time, one may have been missed.
+func (s *waitlists) hear(key string, i int, on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.byKeyLocked(key)
+	if n == nil {
+		return
+	}
+	was := s.majority(n.hears)
+	if !on {
+		n.hears &^= 1 << i
+		return
+	}
+	n.hears |= 1 << i
+	if !was && s.majority(n.hears) {
+		s.freeLocked(n)
+	}
+}
+
+// tell notes that instance i has told of a release of a lock key.
+func (s *waitlists) tell(key string, i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.byKeyLocked(key)
+	if n == nil {
+		return
+	}
+	n.told |= 1 << i
+	if s.majority(n.told) {
+		n.told = 0
+		s.freeLocked(n)
+	}
+}
+
+func (s *waitlists) freeLocked(n *waitlist) {
+	n.free = true
+	now := s.locker.now()
+	if spread := now.Add(rand.N(wakeSpread)); spread.After(n.yield) {
+		n.yield = spread
+	}
+	if w := n.first(); w != nil {
+		w.wake()
+	}
+}
+
+// released takes what came of the release of k, which others were to be told of:
+// if there are none, nobody needs to give way to them.
+func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
+	n := s.lockFreed(k)
+	if n == nil {
+		return
+	}
+	defer s.mu.Unlock()
+	if !n.yields {
+		return
+	}
+	n.yields, n.yield = false, time.Time{}
+	if others {
+		n.yield = s.locker.now().Add(yieldTime/2 + rand.N(yieldTime) + took)
+	}
+	if w := n.first(); w != nil {
+		w.wake()
+	}
+}
+
+// lastReason returns why somebody of w's list last lost a round.
+func (s *waitlists) lastReason(w *waiter) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return w.list.reason
+}
