@@ -20,6 +20,7 @@ const (
 	maxTick     = 100 * time.Millisecond
 	probePart   = 40               // between two probes of an instance that is down
 	clockGap    = time.Millisecond // a difference between the clocks that matters
+	review      = 10 * time.Second // after so long it is found out which ttl is the shortest
 	maxTurn     = 100              // renewals that are sent before the ends are looked at again
 )
 
@@ -36,7 +37,7 @@ type keeper struct {
 	ends    schedule      // when the windows are over
 	works   schedule      // when there is something to do before
 	hurried []*keeping    // something has happened to them
-	ttl     time.Duration // the shortest that it has kept since it runs
+	ttl     time.Duration // none that it keeps is shorter
 	wake    chan struct{} // of one place
 }
 
@@ -52,6 +53,7 @@ type keeping struct {
 	retry   time.Time // after a failure
 
 	// Guarded by keeper.mu.
+	ttl       time.Duration
 	end, work entry
 	waits     bool // it is in hurried
 }
@@ -65,7 +67,7 @@ func newKeeping(k *Lock) *keeping {
 // add begins to keep a lock of ttl alive, or goes on with another ttl.
 func (p *keeper) add(g *keeping, ttl time.Duration) {
 	p.mu.Lock()
-	p.ttl = min(p.ttl, ttl)
+	g.ttl, p.ttl = ttl, min(p.ttl, ttl)
 	if !p.running {
 		p.running, p.ttl = true, ttl
 		p.group.Go(p.run)
@@ -94,9 +96,14 @@ func (p *keeper) run() {
 	timer := time.NewTimer(never)
 	defer timer.Stop()
 	var turn []*keeping
-	gap := p.locker.clockGap(p.locker.now())
+	reviewed := p.locker.now()
+	gap := p.locker.clockGap(reviewed)
 	for {
 		now := p.locker.now()
+		if now.Sub(reviewed) >= review {
+			reviewed = now
+			p.review()
+		}
 		if g := p.locker.clockGap(now); (g - gap).Abs() > clockGap {
 			gap = g
 			p.recheck()
@@ -142,6 +149,20 @@ func (p *keeper) longestBackoff() time.Duration {
 		return probeMax
 	}
 	return min(max(p.ttl/probePart, probeFirst), probeMax)
+}
+
+// review finds the shortest ttl again: without it, one lock of 10 ms that was kept for a
+// moment would have the clocks read 2,000 times a second for as long as others are kept.
+func (p *keeper) review() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ttl = never
+	for _, e := range p.ends {
+		p.ttl = min(p.ttl, e.keeping.ttl)
+	}
+	for _, g := range p.hurried {
+		p.ttl = min(p.ttl, g.ttl)
+	}
 }
 
 // recheck looks at all ends again: the clocks have parted, and timers follow one

@@ -39,9 +39,8 @@ type bubble struct {
 type state struct {
 	mu      sync.Mutex
 	refuses bool // connections, and has broken those that it had
-	hangs   bool // what it is sent waits, and is read when it goes on
 	conns   []net.Conn
-	goesOn  chan struct{}
+	goesOn  chan struct{} // while it hangs: what it is sent waits for this
 }
 
 // inVirtualTime runs f in a new bubble.
@@ -494,5 +493,27 @@ func TestTheTickFollowsTheTTL(t *testing.T) {
 		b.ahead.Store(int64(time.Hour))
 		<-ctx.Done()
 		require.LessOrEqual(t, time.Since(jump), tickOf(second))
+	})
+}
+
+// A lock of a short ttl costs ticks and probes, but only while it is there.
+func TestTheTickOfAShortLockEndsSoonAfterIt(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, b *bubble) {
+		pace := func() time.Duration {
+			b.l.keeper.mu.Lock()
+			defer b.l.keeper.mu.Unlock()
+			return b.l.keeper.ttl
+		}
+		_, ctx := b.keep(time.Minute)
+		require.Equal(t, time.Minute, pace())
+		short, err := b.l.TryAcquire(t.Context(), "short", 200*time.Millisecond)
+		require.NoError(t, err)
+		short.KeepAlive(t.Context())
+		time.Sleep(2 * review)
+		require.Equal(t, 200*time.Millisecond, pace())
+		require.NoError(t, short.Release(t.Context()))
+		time.Sleep(review + maxTick)
+		require.Equal(t, time.Minute, pace())
+		require.NoError(t, ctx.Err())
 	})
 }
