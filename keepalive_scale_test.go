@@ -24,7 +24,7 @@ import (
 func keptForTest(t *testing.T) (n int, ttl, d time.Duration) {
 	text := os.Getenv("REDLOCK_KEPT")
 	if text == "" {
-		return 10_000, 6 * time.Second, 4 * time.Second
+		return 10_000, 6 * time.Second, 3 * time.Second
 	}
 	m := regexp.MustCompile(`^(\d+) (\S+) (\S+)$`).FindStringSubmatch(text)
 	require.NotNil(t, m, "REDLOCK_KEPT: %q", text)
