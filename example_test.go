@@ -188,3 +188,60 @@ func ExampleLock_Extend() {
 	// page 2
 	// page 3
 }
+
+// Do holds the lock while a function runs, however long that takes. Its context ends
+// when the lock is lost, and Do says so.
+func ExampleLocker_Do() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+	locker, err := redlock.Open(endpoints)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	err = locker.Do(context.Background(), "nightly-report", 2*time.Second, func(ctx context.Context, lock *redlock.Lock) error {
+		for page := range 3 {
+			if ctx.Err() != nil {
+				return context.Cause(ctx) // stop at once: somebody else may be at it
+			}
+			fmt.Println("page", page+1)
+		}
+		return nil
+	})
+	fmt.Println("lost:", errors.Is(err, redlock.ErrLost))
+	// Output:
+	// page 1
+	// page 2
+	// page 3
+	// lost: false
+}
+
+// A lock that is kept alive holds until it is released or lost; the context tells which.
+func ExampleLock_KeepAlive() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+	locker, err := redlock.Open(endpoints)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	lock, err := locker.Acquire(context.Background(), "nightly-report", 2*time.Second, redlock.WithMaxHold(time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := lock.KeepAlive(context.Background())
+	fmt.Println("holding:", ctx.Err() == nil) // the work belongs on ctx
+
+	if err := lock.Release(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	var lost *redlock.LostError
+	if errors.As(context.Cause(ctx), &lost) {
+		fmt.Println("it ended:", lost.Reason)
+	}
+	// Output:
+	// holding: true
+	// it ended: released
+}

@@ -176,14 +176,12 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 		s.ttl = max(s.ttl, left)
 	}
 	l := in.locker
-	if most := r.lock.longest() + l.driftBase + 2*tick; left > most {
-		err := &paceError{most - left}
-		in.strays(err)
-		in.lags = true
-		return answer{vote: failed, fence: a.fence, err: err}
-	}
+	most := r.lock.longest() + l.driftBase + 2*tick
 	var missed time.Duration
-	if before.ttl > 0 && !copied(left, milliseconds(r.ttl), elapsed(res.sent, now)) {
+	switch {
+	case before.ttl == 0:
+		missed = min(most-left, 0)
+	case !copied(left, milliseconds(r.ttl), elapsed(res.sent, now)):
 		missed = before.missed(left, res.sent, now, l.driftFactor, l.driftBase)
 	}
 	again := in.lags
@@ -193,8 +191,11 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 		return a
 	}
 	err := &paceError{missed}
-	in.strays(err)
-	if in.lags && again {
+	if !in.astray {
+		in.astray = true
+		l.observeInstance(in, ClockAstray, err)
+	}
+	if in.lags && (again || left > most) {
 		return answer{vote: failed, fence: a.fence, err: err}
 	}
 	return a
@@ -205,15 +206,6 @@ func (in *instance) compareClocks(r *round, a answer, res result, now time.Time)
 // clock that was set back gives more.
 func copied(left, ttl, out time.Duration) bool {
 	return left <= ttl && left >= ttl-out-tick
-}
-
-// strays tells the observer, once until it is right again, that the instance's clock
-// is not.
-func (in *instance) strays(err error) {
-	if !in.astray {
-		in.astray = true
-		in.locker.observeInstance(in, ClockAstray, err)
-	}
 }
 
 // A paceError tells that an instance's clock has counted more time than has gone

@@ -561,7 +561,7 @@ func (in *instance) setSentAt(t time.Time) {
 // setDown fails what is queued and everything that will be, until a probe
 // succeeds.
 func (in *instance) setDown(cause error, now time.Time) {
-	in.backoff = min(max(2*in.backoff, probeFirst), probeMax)
+	in.backoff = min(max(2*in.backoff, probeFirst), in.locker.keeper.longestBackoff())
 	in.probeAt = now.Add(in.backoff/2 + rand.N(in.backoff))
 	in.mu.Lock()
 	first := in.down == nil

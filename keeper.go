@@ -18,7 +18,9 @@ const (
 	earlyPart   = 10                   // and of a short one this part of it
 	tickPart    = 20                   // between two looks at both clocks
 	maxTick     = 100 * time.Millisecond
+	probePart   = 40               // between two probes of an instance that is down
 	clockGap    = time.Millisecond // a difference between the clocks that matters
+	review      = 10 * time.Second // after so long it is found out which ttl is the shortest
 	maxTurn     = 100              // renewals that are sent before the ends are looked at again
 )
 
@@ -35,7 +37,7 @@ type keeper struct {
 	ends    schedule      // when the windows are over
 	works   schedule      // when there is something to do before
 	hurried []*keeping    // something has happened to them
-	tick    time.Duration // the shortest that one of them wants
+	ttl     time.Duration // none that it keeps is shorter
 	wake    chan struct{} // of one place
 }
 
@@ -51,6 +53,7 @@ type keeping struct {
 	retry   time.Time // after a failure
 
 	// Guarded by keeper.mu.
+	ttl       time.Duration
 	end, work entry
 	waits     bool // it is in hurried
 }
@@ -61,13 +64,12 @@ func newKeeping(k *Lock) *keeping {
 	return g
 }
 
-// add begins to keep a lock of ttl alive.
+// add begins to keep a lock of ttl alive, or goes on with another ttl.
 func (p *keeper) add(g *keeping, ttl time.Duration) {
 	p.mu.Lock()
-	p.tick = min(p.tick, ttl/tickPart)
+	g.ttl, p.ttl = ttl, min(p.ttl, ttl)
 	if !p.running {
-		p.running = true
-		p.tick = min(maxTick, ttl/tickPart)
+		p.running, p.ttl = true, ttl
 		p.group.Go(p.run)
 	}
 	p.mu.Unlock()
@@ -94,9 +96,14 @@ func (p *keeper) run() {
 	timer := time.NewTimer(never)
 	defer timer.Stop()
 	var turn []*keeping
-	gap := p.locker.clockGap(p.locker.now())
+	reviewed := p.locker.now()
+	gap := p.locker.clockGap(reviewed)
 	for {
 		now := p.locker.now()
+		if now.Sub(reviewed) >= review {
+			reviewed = now
+			p.review()
+		}
 		if g := p.locker.clockGap(now); (g - gap).Abs() > clockGap {
 			gap = g
 			p.recheck()
@@ -132,6 +139,32 @@ func (l *Locker) clockGap(now time.Time) time.Duration {
 	return now.Round(0).Sub(l.born.Round(0)) - now.Sub(l.born)
 }
 
+// longestBackoff returns the longest pause, about, between two probes of an instance that
+// is down: also a lock of a short ttl is to find out within its validity that a majority
+// is back.
+func (p *keeper) longestBackoff() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return probeMax
+	}
+	return min(max(p.ttl/probePart, probeFirst), probeMax)
+}
+
+// review finds the shortest ttl again: without it, one lock of 10 ms that was kept for a
+// moment would have the clocks read 2,000 times a second for as long as others are kept.
+func (p *keeper) review() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ttl = never
+	for _, e := range p.ends {
+		p.ttl = min(p.ttl, e.keeping.ttl)
+	}
+	for _, g := range p.hurried {
+		p.ttl = min(p.ttl, g.ttl)
+	}
+}
+
 // recheck looks at all ends again: the clocks have parted, and timers follow one
 // of them only.
 func (p *keeper) recheck() {
@@ -164,7 +197,7 @@ func (p *keeper) due(turn []*keeping, now time.Time) []*keeping {
 }
 
 func (p *keeper) idleLocked(now time.Time) time.Duration {
-	idle := p.tick
+	idle := min(maxTick, p.ttl/tickPart)
 	switch {
 	case len(p.hurried) > 0:
 		return 0
@@ -201,7 +234,11 @@ func (p *keeper) tend(g *keeping) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ends.set(&g.end, end)
+	// One that has moved on is looked at again when its old end has come: that is once
+	// in a ttl, and not twice at each renewal.
+	if g.end.index == unscheduled || end.Before(g.end.at) {
+		p.ends.set(&g.end, end)
+	}
 	p.works.set(&g.work, work)
 }
 

@@ -156,12 +156,12 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	return k.concludeExtend(ctx, x)
 }
 
-// reschedule tells the keeper that the window has changed.
+// reschedule tells the keeper that the window has changed, and the ttl with it.
 func (k *Lock) reschedule() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.keeping != nil {
-		k.locker.keeper.hurry(k.keeping)
+		k.locker.keeper.add(k.keeping, k.ttl)
 	}
 }
 
