@@ -65,7 +65,7 @@ var (
 	countLocks = redis.NewScript(`
 local n = 0
 for _, key in ipairs(redis.call('KEYS', '*')) do
-  if string.sub(key, -6) ~= ':fence' then n = n + 1 end
+  if string.sub(key, -6) ~= ':fence' and string.sub(key, -10) ~= '{}:waiting' then n = n + 1 end
 end
 return n`)
 	listFences = redis.NewScript(`
