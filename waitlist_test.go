@@ -131,3 +131,24 @@ func TestAWaiterThatGivesUpIsOffTheListAtOnce(t *testing.T) {
 		cancel()
 	}
 }
+
+// A caller whose patience ends while others have their chance gets an answer of the
+// instances like everybody else, not neither lock nor error. (On a busy machine the
+// answer may be that they took too long.)
+func TestWhoWaitsLessThanOthersAreGivenStillAsks(t *testing.T) {
+	t.Parallel()
+	l := opened(t, redistest.Addrs(redistest.StartN(t, 3)))
+	warmUp(t, l)
+	for range 20 {
+		l.waitlists.remember("r", l.now().Add(time.Minute))
+		k, err := l.Acquire(t.Context(), "r", time.Minute, WithMaxWait(time.Millisecond))
+		if err != nil {
+			require.Nil(t, k)
+			var votes *QuorumError
+			require.ErrorAs(t, err, &votes)
+			continue
+		}
+		require.NoError(t, k.Release(t.Context()))
+	}
+	require.Zero(t, l.waitlists.count.Load())
+}
