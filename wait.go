@@ -76,7 +76,7 @@ func (l *Locker) quit(w *waiter, last attempt) (*Lock, error) {
 	if !l.waitlists.leave(w) {
 		// Its turn came at the last moment.
 		turn := <-w.turn
-		turn.lock.abandon(w.ctx)
+		turn.lock.abandon(w.ctx, turn)
 		turn.leave()
 		l.waitlists.concluded(w, nil, nil)
 	}

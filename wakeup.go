@@ -234,6 +234,10 @@ func (e *ear) guard(call func(context.Context) error) (err error) {
 	return call(ctx)
 }
 
+// takenBy begins the message of an instance that granted the lock to one that was
+// woken; the first letters of its owner follow.
+const takenBy = "t "
+
 // maxListeners is how many of those that are woken make a difference.
 const maxListeners = 32
 
