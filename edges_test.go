@@ -337,7 +337,7 @@ func TestABatchOfSeveralSlotsIsSentAnewWithinTheLimits(t *testing.T) {
 	p.HoldRequests(false)
 	eventually(t, func() bool { return value(s, "r0") == "owner of r0" }, "it is, late")
 	for _, r := range rounds {
-		r.lock.abandon(t.Context())
+		r.lock.abandon(t.Context(), r)
 		r.leave()
 	}
 	eventually(t, func() bool { return value(s, "r0") == nil }, "it is cleaned up")
@@ -395,7 +395,7 @@ func TestAForbiddenKeyFailsNoOtherOperationOfItsBatch(t *testing.T) {
 			} else {
 				require.Equal(t, granted, v, "%v", err)
 			}
-			r.lock.abandon(t.Context())
+			r.lock.abandon(t.Context(), r)
 			r.leave()
 		}
 		eventually(t, func() bool { return value(s, "a:4") == nil }, "released")

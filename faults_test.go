@@ -155,7 +155,7 @@ type rig struct {
 
 // A request is one operation of a batch, on its way to a server.
 type request struct {
-	letter string // of lua/batch.lua: a(cquire), r(aise), e(xtend), h(eal), d(elete)
+	letter string // of lua/batch.lua: a(cquire), r(aise), e(xtend), h(eal), d(elete); a, too, for that of one that waits
 	owner  string
 	ttl    string // in ms, of an acquire
 	chunk  []byte // what was sent with it

@@ -478,3 +478,39 @@ func TestKeepAliveEndsWithItsContext(t *testing.T) {
 	requireCause(t, two, redlock.LostReleased)
 	requireCause(t, k.KeepAlive(t.Context()), redlock.LostReleased)
 }
+
+// An extend that came to nothing leaves the window as it was, and the lock is still
+// renewed before that is over: not at a third of the ttl that was asked for in vain.
+func TestAnExtendInVainCostsNoKeptLock(t *testing.T) {
+	t.Parallel()
+	l, servers := open(t, 3)
+	k, err := l.TryAcquire(t.Context(), "r", 3*brief)
+	require.NoError(t, err)
+	kept := k.KeepAlive(t.Context())
+	for _, s := range servers {
+		require.NoError(t, s.Pause())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, k.Extend(ctx, time.Hour), context.DeadlineExceeded)
+	for _, s := range servers {
+		require.NoError(t, s.Resume())
+	}
+	becomes(t, func() bool { return k.Remaining() > 3*brief }, "it is renewed by the ttl that was last asked for")
+	require.NoError(t, kept.Err())
+	require.NoError(t, k.Release(t.Context()))
+}
+
+// A drift that takes most of the ttl leaves a window that is over before a third of
+// the ttl is.
+func TestALockOfMuchDriftIsKept(t *testing.T) {
+	t.Parallel()
+	l, _ := open(t, 3, redlock.WithDrift(0.7, 0))
+	k, err := l.TryAcquire(t.Context(), "r", 4*brief)
+	require.NoError(t, err)
+	kept := k.KeepAlive(t.Context())
+	first := k.ValidUntil()
+	becomes(t, func() bool { return k.ValidUntil().After(first) || kept.Err() != nil }, "it is renewed")
+	require.NoError(t, kept.Err())
+	require.NoError(t, k.Release(t.Context()))
+}

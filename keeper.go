@@ -283,7 +283,9 @@ func (k *Lock) lookAhead(g *keeping, now time.Time) (end, renew time.Time, kept 
 	if last {
 		return end, end, true
 	}
-	return end, k.window.start.Add(k.ttl / renewPart), true
+	// The window is far shorter than the ttl after an extend to a longer one that came
+	// to nothing, and where the drift takes much of it.
+	return end, k.window.start.Add(min(k.ttl, k.window.length) / renewPart), true
 }
 
 // renew sends a renewal.

@@ -346,7 +346,9 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
 	if !first || k.late {
-		return k.sendRelease(ctx, now, true), first, nil
+		r = k.sendRelease(ctx, now, true)
+		k.locker.waitlists.freed(k)
+		return r, first, nil
 	}
 	return k.handOver(ctx, now), first, nil
 }
@@ -573,13 +575,17 @@ var (
 	errNilFunc    = errors.New("redlock: the function is nil")
 )
 
-// abandon gives up a lock whose round was not won, and releases it everywhere, in
-// the background.
-func (k *Lock) abandon(ctx context.Context) {
+// abandon gives up a lock that its round r did not make the caller's, and releases
+// it everywhere, in the background. Those that a majority may have refused because of
+// it are told.
+func (k *Lock) abandon(ctx context.Context, r *round) {
+	r.mu.Lock()
+	tell := !r.tally.gone()
+	r.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.phase.Store(over)
-	k.sendRelease(ctx, k.locker.now(), false).leave()
+	k.sendRelease(ctx, k.locker.now(), tell).leave()
 }
 
 // shut gives the lock up for a Locker that closes, and returns the release that

@@ -243,7 +243,7 @@ func (l *Locker) finish(ctx context.Context, q *request, r *round, goal func(tal
 		lost := l.now()
 		a.round.linger(ctx)
 		a.lingered = elapsed(lost, l.now())
-		k.abandon(ctx)
+		k.abandon(ctx, a.round)
 	}
 	return a
 }

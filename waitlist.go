@@ -3,6 +3,7 @@ package redlock
 import (
 	"container/list"
 	"context"
+	"errors"
 	"maps"
 	"math/bits"
 	"math/rand/v2"
@@ -57,9 +58,9 @@ type waitlist struct {
 	hears   uint64    // bit i: and they come from instance i
 	told    uint64    // bit i: instance i has told of a release
 	free    bool      // a majority has: ask at once
-	taken   uint64    // bit i: instance i has told that somebody else was granted the lock
-	settled bool      // a majority has: nobody needs to ask before the next release
-	lost    int       // rounds since the last release
+	takers  []string  // of each instance: to whom it has told that it granted the lock
+	settled bool      // a majority has granted it to the same: nobody needs to ask before the next release
+	lost    int       // rounds since the last release, to one that holds it
 	reason  error     // why the last one lost a round
 }
 
@@ -134,6 +135,7 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 	}
 	if reason != nil {
 		n.reason = reason
+		n.countLocked(reason)
 	}
 	switch {
 	case reason != nil && w.place == nil:
@@ -143,6 +145,21 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 		w.place = nil
 	}
 	s.changedLocked(w)
+}
+
+// countLocked takes why a round was lost. Where the votes were split nobody may have
+// the lock, and then nobody's release tells those that wait.
+func (n *waitlist) countLocked(reason error) {
+	votes, ok := errors.AsType[*QuorumError](reason)
+	if ok && votes.Granted == 0 && votes.Refused >= votes.Needed {
+		n.lost++
+	}
+}
+
+// forgetLocked forgets who was told to have the lock: it was released.
+func (n *waitlist) forgetLocked() {
+	n.settled, n.lost = false, 0
+	clear(n.takers)
 }
 
 // changedLocked wakes who is first on w's list now, and removes the list if nobody is
@@ -226,6 +243,7 @@ func (s *waitlists) freed(k *Lock) {
 		return
 	}
 	defer s.mu.Unlock()
+	n.free = true
 	if w := n.first(); w != nil {
 		w.wake()
 	}
@@ -246,6 +264,7 @@ func (s *waitlists) lockFreed(k *Lock) *waitlist {
 	if n.holder == k {
 		n.holder = nil
 	}
+	n.forgetLocked()
 	return n
 }
 
@@ -273,7 +292,6 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 	}
 	if wait <= 0 {
 		w.asking, n.free, n.told = true, false, 0
-		n.lost++
 	} else if !n.listens && n.holder == nil {
 		s.listenLocked(n, w.q.key)
 	}
@@ -335,27 +353,41 @@ func (s *waitlists) hear(key string, i int, on bool) {
 	}
 }
 
-// tell takes the message of instance i on a lock key: "t", somebody was granted the
-// lock that the last release has left; otherwise, that it was released.
+// tell takes the message of instance i on a lock key: that it was granted, and to
+// whom; otherwise, that it was released.
 func (s *waitlists) tell(key, message string, i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.byKeyLocked(key)
-	switch {
-	case n == nil:
-	case message == "t":
-		if n.taken |= 1 << i; s.majority(n.taken) {
-			n.told, n.taken, n.free, n.settled = 0, 0, false, true
+	if n == nil {
+		return
+	}
+	if strings.HasPrefix(message, takenBy) {
+		if n.takers == nil {
+			n.takers = make([]string, len(s.locker.instances))
 		}
-	default:
-		listeners, own := s.locker.readWakeUp(message)
-		if own {
-			return // whoever released it here knows
+		n.takers[i] = message
+		// Grants to several that asked at once are a split vote: nobody has it then.
+		var same uint64
+		for j, taker := range n.takers {
+			if taker == message {
+				same |= 1 << j
+			}
 		}
-		if n.told |= 1 << i; s.majority(n.told) {
-			n.told, n.taken, n.settled, n.lost = 0, 0, false, 0
-			s.freeLocked(n, time.Duration(listeners-1)*wakeSpread)
+		if s.majority(same) {
+			n.told, n.free, n.settled = 0, false, true
 		}
+		return
+	}
+	listeners, own := s.locker.readWakeUp(message)
+	if own {
+		n.forgetLocked() // whoever released it here knows the rest
+		return
+	}
+	if n.told |= 1 << i; s.majority(n.told) {
+		n.told = 0
+		n.forgetLocked()
+		s.freeLocked(n, time.Duration(listeners-1)*wakeSpread)
 	}
 }
 

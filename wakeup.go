@@ -237,6 +237,10 @@ func (e *ear) guard(call func(context.Context) error) (err error) {
 // that somebody does: without it a release tells nobody, and costs no more.
 func waitMark(prefix string) string { return prefix + "{}:waiting" }
 
+// takenBy begins the message of an instance that granted the lock to one that was
+// woken; the first letters of its owner follow.
+const takenBy = "t "
+
 // maxListeners is how many of those that are woken make a difference.
 const maxListeners = 32
 

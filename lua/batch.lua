@@ -10,8 +10,9 @@
 --
 --   a owner ttl keep seed    acquire. A fresh grant counts F up, so that no two grants of one instance share a
 --                            number. A repeat, when the reply was lost, is granted again and changes nothing.
---   w owner ttl keep seed    acquire, for one that waits: leave the mark. If it is granted, publish "t" on the channel
---                            L, so that others that were woken need not ask.
+--   w owner ttl keep seed    acquire, for one that waits: leave the mark. If it is granted, publish "t" and the first
+--                            letters of owner on the channel L, so that others that were woken need not ask when a
+--                            majority says the same. They are too few to guess the owner from.
 --   r owner token            raise F to token: for the owner only, and never down.
 --   e owner ttl keep token shorter
 --                            extend. An F beyond token means that somebody was granted a larger one since. Unless
@@ -163,14 +164,14 @@ local function waited()
 end
 
 function run.w()
-  local L = KEYS[k]
+  local L, owner = KEYS[k], ARGV[a + 1]
   local answer = run.a()
   if mark ~= '' then
     call('SET', mark, '1', 'PX', 2000)
     waits = true
   end
   if string.sub(answer, 1, 1) ~= 'g' then return answer end
-  local told = call('PUBLISH', L, 't')
+  local told = call('PUBLISH', L, 't ' .. string.sub(owner, 1, 8))
   if type(told) == 'table' then return answer end
   return format('w%s %.0f', string.sub(answer, 2), told)
 end
