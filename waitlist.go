@@ -56,7 +56,7 @@ type waitlist struct {
 	yields  bool      // because of a release that is out
 	listens bool      // for messages of releases in other processes,
 	hears   uint64    // bit i: and they come from instance i
-	told    uint64    // bit i: instance i has told of a release
+	told    []string  // of each instance: its last message of a release
 	free    bool      // a majority has: ask at once
 	takers  []string  // of each instance: to whom it has told that it granted the lock
 	settled bool      // a majority has granted it to the same: nobody needs to ask before the next release
@@ -291,7 +291,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 		wait = max(wait, n.holder.leaseLeft(now))
 	}
 	if wait <= 0 {
-		w.asking, n.free, n.told = true, false, 0
+		w.asking, n.free = true, false
 	} else if !n.listens && n.holder == nil {
 		s.listenLocked(n, w.q.key)
 	}
@@ -363,19 +363,9 @@ func (s *waitlists) tell(key, message string, i int) {
 		return
 	}
 	if strings.HasPrefix(message, takenBy) {
-		if n.takers == nil {
-			n.takers = make([]string, len(s.locker.instances))
-		}
-		n.takers[i] = message
 		// Grants to several that asked at once are a split vote: nobody has it then.
-		var same uint64
-		for j, taker := range n.takers {
-			if taker == message {
-				same |= 1 << j
-			}
-		}
-		if s.majority(same) {
-			n.told, n.free, n.settled = 0, false, true
+		if s.majoritySaysLocked(&n.takers, message, i) {
+			n.free, n.settled = false, true
 		}
 		return
 	}
@@ -384,11 +374,27 @@ func (s *waitlists) tell(key, message string, i int) {
 		n.forgetLocked() // whoever released it here knows the rest
 		return
 	}
-	if n.told |= 1 << i; s.majority(n.told) {
-		n.told = 0
+	if s.majoritySaysLocked(&n.told, message, i) {
+		clear(n.told)
 		n.forgetLocked()
 		s.freeLocked(n, time.Duration(listeners-1)*wakeSpread)
 	}
+}
+
+// majoritySaysLocked notes the message of instance i, and reports whether it is the
+// last one of a majority.
+func (s *waitlists) majoritySaysLocked(last *[]string, message string, i int) bool {
+	if *last == nil {
+		*last = make([]string, len(s.locker.instances))
+	}
+	(*last)[i] = message
+	var same uint64
+	for j, m := range *last {
+		if m == message {
+			same |= 1 << j
+		}
+	}
+	return s.majority(same)
 }
 
 // freeLocked has the first one ask, within spread.

@@ -310,3 +310,29 @@ func TestALockThatEndsWakesWhoWaitsHere(t *testing.T) {
 		})
 	}
 }
+
+// What one instance tells of one release and another of the next is no majority: the
+// caller would ask too early, and wait in vain for what it has counted already.
+func TestMessagesOfTwoReleasesAreNotTakenForOne(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartN(t, 3)
+	l, holder := opened(t, redistest.Addrs(servers), unhurried), opened(t, redistest.Addrs(servers))
+	_, err := holder.TryAcquire(t.Context(), "r", time.Minute)
+	require.NoError(t, err)
+	for _, s := range servers {
+		eventually(t, func() bool { return s.MustDo(t, "EXISTS", "r") == int64(1) }, "it is granted everywhere")
+	}
+	got := waiterOn(t, l, "r")
+	listening(t, l, "r")
+	tells := func(i int, message string) {
+		eventually(t, func() bool { return servers[i].MustDo(t, "PUBLISH", "r", message) != int64(0) }, "it listens to %d", i)
+	}
+	tells(2, "1 SOMEBODY FIRST")
+	tells(0, "1 SOMEBODY SECOND")
+	listening(t, l, "r") // it has asked, if it was to
+	for _, s := range servers {
+		s.MustDo(t, "DEL", "r")
+	}
+	tells(1, "1 SOMEBODY SECOND")
+	requireAcquired(t, got)
+}

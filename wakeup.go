@@ -262,7 +262,8 @@ func (l *Locker) wakeUp(listeners int64) *string {
 // readWakeUp returns how many a message may wake; own reports whether it is this
 // Locker's.
 func (l *Locker) readWakeUp(message string) (listeners int, own bool) {
-	number, who, _ := strings.Cut(message, " ")
+	number, rest, _ := strings.Cut(message, " ")
+	who, _, _ := strings.Cut(rest, " ") // the owner follows
 	listeners, _ = strconv.Atoi(number)
 	_, self, _ := strings.Cut(l.wakeUps[0], " ")
 	return min(max(listeners, 1), maxListeners), who == self

@@ -22,7 +22,8 @@
 --                            after a majority confirmed the extend of the same round.
 --   d owner tell             release: delete L if it is the owner's. F stays, and so stays the order. If tell is
 --                            not "0", and somebody has left the mark, publish it on the channel L to wake who waits: how
---                            many that may be, and who says so.
+--                            many that may be, and who says so; the first letters of owner follow, so that messages of
+--                            two releases are not taken for one.
 --
 -- ttl and keep, the expiry of F, are in milliseconds; seed and token are whole
 -- numbers below 2^53, in decimal. They are sent, and ignored, without fencing.
@@ -237,7 +238,7 @@ function run.d()
   local done = call('DEL', L)
   if type(done) == 'table' then return failed(done) end
   if tell == '0' or not waited() then return 'g 0' end
-  local told = call('PUBLISH', L, tell)
+  local told = call('PUBLISH', L, tell .. ' ' .. string.sub(owner, 1, 8))
   if type(told) == 'table' then return 'm' end
   return format('g %.0f', told)
 end
