@@ -155,13 +155,13 @@ type rig struct {
 
 // A request is one operation of a batch, on its way to a server.
 type request struct {
-	letter string // of lua/batch.lua: a(cquire), r(aise), e(xtend), h(eal), d(elete)
+	letter string // of lua/batch.lua: a(cquire), also of one that waits, r(aise), e(xtend), h(eal), d(elete)
 	owner  string
 	ttl    string // in ms, of an acquire
 	chunk  []byte // what was sent with it
 }
 
-var requestPattern = regexp.MustCompile(`\$1\r\n([arehd])\r\n\$26\r\n([A-Z2-7]{26})\r\n(?:\$\d+\r\n(\d+)\r\n)?`)
+var requestPattern = regexp.MustCompile(`\$1\r\n([awrehd])\r\n\$26\r\n([A-Z2-7]{26})\r\n(?:\$\d+\r\n(\d+)\r\n)?`)
 
 func newRig(t testing.TB, n int, args ...string) *rig {
 	t.Helper()
@@ -179,6 +179,9 @@ func (g *rig) watch(p *redistest.Proxy, i int) {
 	p.OnRequest(func(chunk []byte) {
 		for _, m := range requestPattern.FindAllSubmatch(chunk, -1) {
 			q := request{string(m[1]), string(m[2]), string(m[3]), chunk}
+			if q.letter == "w" {
+				q.letter = "a"
+			}
 			g.mu.Lock()
 			g.seen[i] = append(g.seen[i], q)
 			f := g.onSeen
