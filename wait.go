@@ -14,7 +14,7 @@ func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
 	for n := 0; ; n++ {
 		r, again := l.pause(w, &last, n)
 		if !again {
-			return nil, l.quit(w, last)
+			return l.quit(w, last)
 		}
 		var a attempt
 		if r != nil {
@@ -71,8 +71,9 @@ func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool
 	}
 }
 
-// quit takes w off its list, and returns why it has no lock.
-func (l *Locker) quit(w *waiter, last attempt) error {
+// quit takes w off its list, and returns why it has no lock. Where nobody on the list
+// has asked yet, as others were to have their chance, nobody knows: then it asks once.
+func (l *Locker) quit(w *waiter, last attempt) (*Lock, error) {
 	if !l.waitlists.leave(w) {
 		// Its turn came at the last moment.
 		turn := <-w.turn
@@ -81,13 +82,17 @@ func (l *Locker) quit(w *waiter, last attempt) error {
 		l.waitlists.concluded(w, nil, nil)
 	}
 	if last.round != nil || errors.Is(last.err, ErrClosed) {
-		return last.close(w.ctx)
+		return nil, last.close(w.ctx)
 	}
 	reason := l.waitlists.lastReason(w)
-	if w.ctx.Err() == nil {
-		return reason
+	switch {
+	case w.ctx.Err() != nil:
+		return nil, &endedError{op: "acquire", resource: w.q.resource, ctx: w.ctx, last: reason}
+	case reason == nil:
+		a := l.attempt(w.ctx, w.q, explained)
+		return a.lock, a.close(w.ctx)
 	}
-	return &endedError{op: "acquire", resource: w.q.resource, ctx: w.ctx, last: reason}
+	return nil, reason
 }
 
 // slowPoll is how many times the longest pause those wait that are told.
