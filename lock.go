@@ -346,19 +346,23 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		}
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
-	if !first || k.late {
-		return k.sendRelease(ctx, now, true), first, nil
+	if first && !k.late {
+		r = k.handOver(ctx, now)
 	}
-	return k.handOver(ctx, now), first, nil
+	if r == nil {
+		r = k.sendRelease(ctx, now, true)
+		k.locker.waitlists.freed(k)
+	}
+	return r, first, nil
 }
 
 // handOver sends a release to every instance, and with it an acquire for the first
-// who waits in this process.
+// who waits in this process; nil if there is nobody to hand over to.
 func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
 	l := k.locker
 	w := l.waitlists.next(k, now)
 	if w == nil {
-		return k.sendRelease(ctx, now, true)
+		return nil
 	}
 	r := l.newRound(ctx, opRelease, k)
 	r.start = now

@@ -202,15 +202,13 @@ func (s *waitlists) next(k *Lock, now time.Time) *waiter {
 	case w == nil:
 		return nil
 	case w.asking || n.turn != nil || n.holder != nil:
-		n.run, n.free = 0, true
-		w.wake()
+		n.run = 0
 		return nil
 	case n.run == 0:
 		n.since = now
 	case n.run >= maxRun || now.Sub(n.since) >= maxRunTime:
-		n.run, n.yields, n.free = 0, true, true
+		n.run, n.yields = 0, true
 		n.yield = now.Add(yieldTime/2 + rand.N(yieldTime))
-		w.wake()
 		return nil
 	}
 	n.run++
@@ -219,13 +217,15 @@ func (s *waitlists) next(k *Lock, now time.Time) *waiter {
 	return w
 }
 
-// freed wakes who waits for k, which has ended without a release.
+// freed has the first one ask for what k has left without a hand-over. Its release
+// is queued already: one that asks before it is refused once more, and then waits.
 func (s *waitlists) freed(k *Lock) {
 	n := s.lockFreed(k)
 	if n == nil {
 		return
 	}
 	defer s.mu.Unlock()
+	n.free = true
 	if w := n.first(); w != nil {
 		w.wake()
 	}
