@@ -55,10 +55,11 @@ type waitlist struct {
 	yields  bool      // because of a release that is out
 	listens bool      // for messages of releases in other processes,
 	hears   uint64    // bit i: and they come from instance i
-	told    uint64    // bit i: instance i has told of a release
-	free    bool      // a majority has: ask at once
-	taken   uint64    // bit i: instance i has told that somebody else was granted the lock
-	settled bool      // a majority has: nobody needs to ask before the next release
+	told    uint64    // bit i: the last that instance i has told is a release
+	woken   bool      // so have a majority: ask at once
+	free    bool      // it was left here without a hand-over: ask at once, whatever messages say that are older
+	taken   uint64    // bit i: the last that instance i has told is that somebody was granted the lock
+	settled bool      // so have a majority: nobody needs to ask before the next release
 	lost    int       // rounds since the last release
 	reason  error     // why the last one lost a round
 }
@@ -225,7 +226,7 @@ func (s *waitlists) freed(k *Lock) {
 		return
 	}
 	defer s.mu.Unlock()
-	n.free = true
+	n.free, n.settled, n.lost = true, false, 0
 	if w := n.first(); w != nil {
 		w.wake()
 	}
@@ -262,7 +263,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 		return never
 	}
 	switch {
-	case n.free:
+	case n.free, n.woken:
 		delay = 0
 	case s.majority(n.hears) && (n.settled || n.lost >= settledAfter):
 		delay = slow
@@ -272,7 +273,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 		wait = max(wait, n.holder.leaseLeft(now))
 	}
 	if wait <= 0 {
-		w.asking, n.free, n.told = true, false, 0
+		w.asking, n.free, n.woken, n.told = true, false, false, 0
 		n.lost++
 	} else if !n.listens && n.holder == nil {
 		s.listenLocked(n, w.q.key)
@@ -331,7 +332,7 @@ func (s *waitlists) hear(key string, i int, on bool) {
 	}
 	n.hears |= 1 << i
 	if !was && s.majority(n.hears) {
-		s.freeLocked(n, 0)
+		s.wakeLocked(n, 0)
 	}
 }
 
@@ -344,24 +345,26 @@ func (s *waitlists) tell(key, message string, i int) {
 	switch {
 	case n == nil:
 	case message == "t":
+		n.told &^= 1 << i
 		if n.taken |= 1 << i; s.majority(n.taken) {
-			n.told, n.taken, n.free, n.settled = 0, 0, false, true
+			n.woken, n.settled = false, true
 		}
 	default:
 		listeners, own := s.locker.readWakeUp(message)
 		if own {
 			return // whoever released it here knows
 		}
+		n.taken &^= 1 << i
 		if n.told |= 1 << i; s.majority(n.told) {
-			n.told, n.taken, n.settled, n.lost = 0, 0, false, 0
-			s.freeLocked(n, time.Duration(listeners-1)*wakeSpread)
+			n.told, n.settled, n.lost = 0, false, 0
+			s.wakeLocked(n, time.Duration(listeners-1)*wakeSpread)
 		}
 	}
 }
 
-// freeLocked has the first one ask, within spread.
-func (s *waitlists) freeLocked(n *waitlist, spread time.Duration) {
-	n.free = true
+// wakeLocked has the first one ask, within spread.
+func (s *waitlists) wakeLocked(n *waitlist, spread time.Duration) {
+	n.woken = true
 	n.yield = s.locker.now().Add(rand.N(spread + 1))
 	if w := n.first(); w != nil {
 		w.wake()
