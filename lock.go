@@ -20,6 +20,7 @@ type Lock struct {
 	owner     string // a new one for each round
 	token     uint64
 	listeners int64         // about how many wait in other processes
+	tells     bool          // they are told also if it was not won
 	maxHold   time.Duration // 0: no limit
 
 	// What the workers of the instances need to know, without waiting for mu.
@@ -313,7 +314,7 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	defer r.leave()
 	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
-	if r.tell != nil {
+	if r.tell != nil && r.next == nil {
 		l.waitlists.released(k, k.othersListen(r), elapsed(r.start, l.now()))
 	}
 	// Free it is, but a few more answers may tell that it had been lost; and a renewal
@@ -368,6 +369,8 @@ func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
 	r.start = now
 	turn := l.begin(w.ctx, w.q)
 	turn.lock.listeners = k.listeners
+	turn.lock.tells = true
+	r.tell, r.next = l.wakeUp(k.listeners), turn.lock
 	r.sendWith(turn, now)
 	w.turn <- turn
 	return r
@@ -578,7 +581,7 @@ func (k *Lock) abandon(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.phase.Store(over)
-	k.sendRelease(ctx, k.locker.now(), false).leave()
+	k.sendRelease(ctx, k.locker.now(), k.tells).leave()
 }
 
 // shut gives the lock up for a Locker that closes, and returns the release that

@@ -207,6 +207,7 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 func (l *Locker) attemptOf(w *waiter) attempt {
 	r := l.begin(w.ctx, w.q)
 	r.tell = l.wakeUp(0)
+	r.lock.tells = true // instances may have said that it was granted
 	r.send(r.start)
 	return l.finish(w.ctx, w.q, r, decided)
 }
