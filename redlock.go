@@ -105,14 +105,13 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 		return a.lock, a.close(ctx)
 	}
 	var a attempt
-	w := l.waitlists.join(ctx, q, false)
+	w := l.waitlists.join(ctx, q, false, nil)
 	if w == nil {
 		// Nobody waits here: ask.
 		if a = l.attempt(ctx, q, decided); a.lock != nil || a.final {
 			return a.lock, a.close(ctx)
 		}
-		w = l.waitlists.join(ctx, q, true)
-		l.waitlists.concluded(w, nil, a.why())
+		w = l.waitlists.join(ctx, q, true, a.why())
 	}
 	return l.wait(w, a)
 }

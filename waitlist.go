@@ -76,8 +76,9 @@ type waiter struct {
 }
 
 // join puts a caller at the end of the list for its resource. Where there is none,
-// it begins one if it may, and otherwise returns nil.
-func (s *waitlists) join(ctx context.Context, q *request, begin bool) *waiter {
+// it begins one if it may, and otherwise returns nil. reason is why the caller has
+// lost a round already. From here on, it may have its turn.
+func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason error) *waiter {
 	if !begin && s.count.Load() == 0 {
 		return nil
 	}
@@ -103,6 +104,9 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool) *waiter {
 	}
 	w := &waiter{ctx: ctx, q: q, list: n, poke: make(chan struct{}, 1), turn: make(chan *round, 1)}
 	w.place = n.waiters.PushBack(w)
+	if reason != nil {
+		n.reason = reason
+	}
 	return w
 }
 
