@@ -85,9 +85,11 @@ func (l *Locker) TryAcquire(ctx context.Context, resource string, ttl time.Durat
 	return a.lock, a.close(ctx)
 }
 
-// Acquire asks for the lock of resource, round after round, until it has it, ctx
-// ends, or the time of [WithMaxWait] is over. Between rounds it waits for a
-// random time (see [WithRetryDelay]), or until the leases in its way run out.
+// Acquire asks for the lock of resource until it has it, ctx ends, or the time of
+// [WithMaxWait] is over. Callers of one Locker are served in their order: only the
+// first of them asks, and a [Lock.Release] hands the lock over to it. It asks again
+// when a release in another process wakes it, when the leases in its way run out,
+// and after a random time (see [WithRetryDelay]).
 //
 // When ctx ends the error matches that of ctx and the last real reason, at the
 // end of WithMaxWait the last real reason alone. Otherwise as [Locker.TryAcquire].
