@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -110,4 +112,76 @@ func TestClocksThatDifferLeaveFewThinHolds(t *testing.T) {
 	t.Logf("%d acquisitions, %d in one round trip, %.2f %% thin", all, fast, 100*float64(thin)/float64(all))
 	require.Greater(t, all, int64(500))
 	require.Less(t, float64(thin)/float64(all), mostThin)
+}
+
+// Clients that start together may split the vote; then random pauses let one of them
+// win, soon.
+func TestSplitVotesResolve(t *testing.T) {
+	t.Parallel()
+	rounds := 60
+	if os.Getenv("REDLOCK_SOAK") != "" {
+		rounds = 500
+	}
+	for _, clients := range []int{3, 9} {
+		t.Run(fmt.Sprint(clients), func(t *testing.T) {
+			t.Parallel()
+			endpoints := redistest.Addrs(redistest.StartN(t, 3))
+			var mu sync.Mutex
+			asked := map[string][]RoundEvent{}
+			observer := WithObserver(Observer{Round: func(e RoundEvent) {
+				if e.Op == "acquire" {
+					mu.Lock()
+					asked[e.Resource] = append(asked[e.Resource], e)
+					mu.Unlock()
+				}
+			}})
+			var lockers []*Locker
+			for range clients {
+				l, err := Open(endpoints, fresh([]Option{observer})...)
+				require.NoError(t, err)
+				warmUp(t, l)
+				lockers = append(lockers, l)
+			}
+			var first sync.Map // by resource: when somebody had it
+			for n := range rounds {
+				resource := fmt.Sprint("r", n)
+				start := make(chan struct{})
+				var wg sync.WaitGroup
+				for _, l := range lockers {
+					wg.Go(func() {
+						<-start
+						k, err := l.Acquire(t.Context(), resource, time.Minute)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						first.LoadOrStore(resource, time.Now())
+						_ = k.Release(t.Context())
+					})
+				}
+				close(start)
+				wg.Wait()
+			}
+			for _, l := range lockers {
+				require.NoError(t, l.Close()) // hands out the last events
+			}
+			var attempts []int
+			for n := range rounds {
+				resource := fmt.Sprint("r", n)
+				at, ok := first.Load(resource)
+				require.True(t, ok)
+				before := 0
+				for _, e := range asked[resource] {
+					if e.Start.Before(at.(time.Time)) {
+						before++
+					}
+				}
+				attempts = append(attempts, (before+clients-1)/clients) // of each client
+			}
+			slices.Sort(attempts)
+			t.Logf("attempts: median %d, at most %d", attempts[rounds/2], attempts[rounds-1])
+			require.LessOrEqual(t, attempts[rounds/2], 3)
+			require.LessOrEqual(t, attempts[rounds-1], 20)
+		})
+	}
 }

@@ -502,6 +502,9 @@ func (in *instance) deliver(batch []*round, res result) {
 		if r.op == opRelease && a.vote == granted {
 			a = in.told(r, a)
 		}
+		if r.op == opAcquire && a.vote == granted && a.lease < 0 {
+			in.mute = true
+		}
 		if r.op.prolongs() {
 			a = in.compareClocks(r, a, res, now)
 		}

@@ -20,6 +20,7 @@ type Lock struct {
 	owner     string // a new one for each round
 	token     uint64
 	listeners int64         // about how many wait in other processes
+	tells     bool          // they are told also if it was not won
 	maxHold   time.Duration // 0: no limit
 
 	// What the workers of the instances need to know, without waiting for mu.
@@ -313,7 +314,7 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	defer r.leave()
 	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
-	if r.tell != nil {
+	if r.tell != nil && r.next == nil {
 		l.waitlists.released(k, k.othersListen(r), elapsed(r.start, l.now()))
 	}
 	// Free it is, but a few more answers may tell that it had been lost; and a renewal
@@ -345,26 +346,30 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		}
 		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
 	}
-	if !first || k.late {
+	if first && !k.late {
+		r = k.handOver(ctx, now)
+	}
+	if r == nil {
 		r = k.sendRelease(ctx, now, true)
 		k.locker.waitlists.freed(k)
-		return r, first, nil
 	}
-	return k.handOver(ctx, now), first, nil
+	return r, first, nil
 }
 
 // handOver sends a release to every instance, and with it an acquire for the first
-// who waits in this process.
+// who waits in this process; nil if there is nobody to hand over to.
 func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
 	l := k.locker
 	w := l.waitlists.next(k, now)
 	if w == nil {
-		return k.sendRelease(ctx, now, true)
+		return nil
 	}
 	r := l.newRound(ctx, opRelease, k)
 	r.start = now
 	turn := l.begin(w.ctx, w.q)
 	turn.lock.listeners = k.listeners
+	turn.lock.tells = true
+	r.tell, r.next = l.wakeUp(k.listeners), turn.lock
 	r.sendWith(turn, now)
 	w.turn <- turn
 	return r

@@ -6,3 +6,6 @@ package redlock
 // sending of the seed that rounds overtake each other there, with equal clocks just
 // as often as with clocks 20 ms apart: that is not what the test is about.
 const mostThin = 0.03
+
+// manyHandOvers is how many of them have to be in order.
+const manyHandOvers = 2000

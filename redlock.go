@@ -86,9 +86,11 @@ func (l *Locker) TryAcquire(ctx context.Context, resource string, ttl time.Durat
 	return a.lock, a.close(ctx)
 }
 
-// Acquire asks for the lock of resource, round after round, until it has it, ctx
-// ends, or the time of [WithMaxWait] is over. Between rounds it waits for a
-// random time (see [WithRetryDelay]), or until the leases in its way run out.
+// Acquire asks for the lock of resource until it has it, ctx ends, or the time of
+// [WithMaxWait] is over. Callers of one Locker are served in their order: only the
+// first of them asks, and a [Lock.Release] hands the lock over to it. It asks again
+// when a release in another process wakes it, when the leases in its way run out,
+// and after a random time (see [WithRetryDelay]).
 //
 // When ctx ends the error matches that of ctx and the last real reason, at the
 // end of WithMaxWait the last real reason alone. Otherwise as [Locker.TryAcquire].
@@ -106,14 +108,13 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 		return a.lock, a.close(ctx)
 	}
 	var a attempt
-	w := l.waitlists.join(ctx, q, false)
+	w := l.waitlists.join(ctx, q, false, nil)
 	if w == nil {
 		// Nobody waits here: ask.
 		if a = l.attempt(ctx, q, decided); a.lock != nil || a.final {
 			return a.lock, a.close(ctx)
 		}
-		w = l.waitlists.join(ctx, q, true)
-		l.waitlists.concluded(w, nil, a.why())
+		w = l.waitlists.join(ctx, q, true, a.why())
 	}
 	return l.wait(w, a)
 }
@@ -210,6 +211,7 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 func (l *Locker) attemptOf(w *waiter) attempt {
 	r := l.begin(w.ctx, w.q)
 	r.tell = l.wakeUp(0)
+	r.lock.tells = true // instances may have said that it was granted
 	r.send(r.start)
 	return l.finish(w.ctx, w.q, r, decided)
 }

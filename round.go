@@ -28,6 +28,7 @@ type round struct {
 	keep    int64     // of the fence key, in ms
 	shorter bool      // of an extend: it brings the expiry nearer
 	tell    *string   // of a release: the message that wakes who waits elsewhere; of an acquire: it is to tell them that it was granted
+	next    *Lock     // of a release: who is handed the resource; while that one wants it, nobody is told
 	token   uint64    // the seed of an acquire, else the fencing token
 	ctx     context.Context
 	refs    atomic.Int32
@@ -66,7 +67,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 		}
 		r.timer.Stop()
 	}
-	r.op, r.lock, r.ctx, r.shorter, r.tell = op, lock, ctx, false, nil
+	r.op, r.lock, r.ctx, r.shorter, r.tell, r.next = op, lock, ctx, false, nil, nil
 	r.tally = tally{n: len(l.instances)}
 	clear(r.votes)
 	clear(r.fences)
@@ -85,7 +86,7 @@ func (r *round) leave() {
 		return
 	}
 	r.locker.observeRound(r)
-	r.lock, r.ctx, r.goal, r.kept = nil, nil, nil, nil
+	r.lock, r.next, r.ctx, r.goal, r.kept = nil, nil, nil, nil, nil
 	r.locker.rounds.Put(r)
 }
 

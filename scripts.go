@@ -85,7 +85,7 @@ func (r *round) appendArgs(args []any, mute bool) []any {
 	case opRaise:
 		args = append(args, &r.token)
 	case opRelease:
-		if mute || r.tell == nil {
+		if mute || r.tell == nil || r.next != nil && r.next.phase.Load() != over {
 			return append(args, &no)
 		}
 		args = append(args, r.tell)

@@ -71,7 +71,8 @@ func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool
 	}
 }
 
-// quit takes w off its list, and returns why it has no lock.
+// quit takes w off its list, and returns why it has no lock. Where nobody on the list
+// has asked yet, as others were to have their chance, nobody knows: then it asks once.
 func (l *Locker) quit(w *waiter, last attempt) (*Lock, error) {
 	if !l.waitlists.leave(w) {
 		// Its turn came at the last moment.
@@ -87,13 +88,11 @@ func (l *Locker) quit(w *waiter, last attempt) (*Lock, error) {
 	switch {
 	case w.ctx.Err() != nil:
 		return nil, &endedError{op: "acquire", resource: w.q.resource, ctx: w.ctx, last: reason}
-	case reason != nil:
-		return nil, reason
+	case reason == nil:
+		a := l.attempt(w.ctx, w.q, explained)
+		return a.lock, a.close(w.ctx)
 	}
-	// Nobody on the list has lost a round yet, as others were to have their chance
-	// first: there is no reason to tell before it has asked.
-	a := l.attempt(w.ctx, w.q, explained)
-	return a.lock, a.close(w.ctx)
+	return nil, reason
 }
 
 // Those that are told of releases wait for so many times the longest pause, and for

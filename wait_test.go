@@ -195,7 +195,7 @@ func waiting(lease int64) (*Locker, *attempt) {
 
 // pauses is the pause of a caller that waits alone.
 func pauses(ctx context.Context, l *Locker, q *request, a *attempt, n int) bool {
-	w := l.waitlists.join(ctx, q, true)
+	w := l.waitlists.join(ctx, q, true, nil)
 	defer l.waitlists.leave(w)
 	_, again := l.pause(w, a, n)
 	return again

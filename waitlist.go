@@ -57,7 +57,8 @@ type waitlist struct {
 	listens bool      // for messages of releases in other processes,
 	hears   uint64    // bit i: and they come from instance i
 	told    []string  // of each instance: its last message of a release
-	free    bool      // a majority has: ask at once
+	woken   bool      // a majority has told of the same: ask at once
+	free    bool      // it was left here without a hand-over: ask at once, whatever messages say that are older
 	takers  []string  // of each instance: to whom it has told that it granted the lock
 	settled bool      // a majority has granted it to the same: nobody needs to ask before the next release
 	lost    int       // rounds since the last release, to one that holds it
@@ -76,8 +77,9 @@ type waiter struct {
 }
 
 // join puts a caller at the end of the list for its resource. Where there is none,
-// it begins one if it may, and otherwise returns nil.
-func (s *waitlists) join(ctx context.Context, q *request, begin bool) *waiter {
+// it begins one if it may, and otherwise returns nil. reason is why the caller has
+// lost a round already. From here on, it may have its turn.
+func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason error) *waiter {
 	if !begin && s.count.Load() == 0 {
 		return nil
 	}
@@ -103,6 +105,9 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool) *waiter {
 	}
 	w := &waiter{ctx: ctx, q: q, list: n, poke: make(chan struct{}, 1), turn: make(chan *round, 1)}
 	w.place = n.waiters.PushBack(w)
+	if reason != nil {
+		n.reason = reason
+	}
 	return w
 }
 
@@ -219,15 +224,13 @@ func (s *waitlists) next(k *Lock, now time.Time) *waiter {
 	case w == nil:
 		return nil
 	case w.asking || n.turn != nil || n.holder != nil:
-		n.run, n.free = 0, true
-		w.wake()
+		n.run = 0
 		return nil
 	case n.run == 0:
 		n.since = now
 	case n.run >= maxRun || now.Sub(n.since) >= maxRunTime:
-		n.run, n.yields, n.free = 0, true, true
+		n.run, n.yields = 0, true
 		n.yield = now.Add(yieldTime/2 + rand.N(yieldTime))
-		w.wake()
 		return nil
 	}
 	n.run++
@@ -236,7 +239,8 @@ func (s *waitlists) next(k *Lock, now time.Time) *waiter {
 	return w
 }
 
-// freed wakes who waits for k, which has ended without a release.
+// freed has the first one ask for what k has left without a hand-over. Its release
+// is queued already: one that asks before it is refused once more, and then waits.
 func (s *waitlists) freed(k *Lock) {
 	n := s.lockFreed(k)
 	if n == nil {
@@ -244,6 +248,7 @@ func (s *waitlists) freed(k *Lock) {
 	}
 	defer s.mu.Unlock()
 	n.free = true
+	n.forgetLocked()
 	if w := n.first(); w != nil {
 		w.wake()
 	}
@@ -281,7 +286,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 		return never
 	}
 	switch {
-	case n.free:
+	case n.free, n.woken:
 		delay = 0
 	case s.majority(n.hears) && (n.settled || n.lost >= settledAfter):
 		delay = slow
@@ -291,7 +296,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 		wait = max(wait, n.holder.leaseLeft(now))
 	}
 	if wait <= 0 {
-		w.asking, n.free = true, false
+		w.asking, n.free, n.woken = true, false, false
 	} else if !n.listens && n.holder == nil {
 		s.listenLocked(n, w.q.key)
 	}
@@ -349,7 +354,7 @@ func (s *waitlists) hear(key string, i int, on bool) {
 	}
 	n.hears |= 1 << i
 	if !was && s.majority(n.hears) {
-		s.freeLocked(n, 0)
+		s.wakeLocked(n, 0)
 	}
 }
 
@@ -365,19 +370,18 @@ func (s *waitlists) tell(key, message string, i int) {
 	if strings.HasPrefix(message, takenBy) {
 		// Grants to several that asked at once are a split vote: nobody has it then.
 		if s.majoritySaysLocked(&n.takers, message, i) {
-			n.free, n.settled = false, true
+			n.woken, n.settled = false, true
 		}
 		return
 	}
 	listeners, own := s.locker.readWakeUp(message)
 	if own {
-		n.forgetLocked() // whoever released it here knows the rest
-		return
+		return // whoever released it here knows
 	}
 	if s.majoritySaysLocked(&n.told, message, i) {
 		clear(n.told)
 		n.forgetLocked()
-		s.freeLocked(n, time.Duration(listeners-1)*wakeSpread)
+		s.wakeLocked(n, time.Duration(listeners-1)*wakeSpread)
 	}
 }
 
@@ -397,9 +401,9 @@ func (s *waitlists) majoritySaysLocked(last *[]string, message string, i int) bo
 	return s.majority(same)
 }
 
-// freeLocked has the first one ask, within spread.
-func (s *waitlists) freeLocked(n *waitlist, spread time.Duration) {
-	n.free = true
+// wakeLocked has the first one ask, within spread.
+func (s *waitlists) wakeLocked(n *waitlist, spread time.Duration) {
+	n.woken = true
 	n.yield = s.locker.now().Add(rand.N(spread + 1))
 	if w := n.first(); w != nil {
 		w.wake()

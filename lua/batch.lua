@@ -31,7 +31,7 @@
 -- Answer: one string with a line for each operation:
 --
 --   g F        granted, with the fence value (0 without fencing); a release: with how many were told
---   w F told   granted, to one that waited: with the fence value, and how many were told
+--   w F told   granted, to one that waited: with the fence value, and how many were told (-1: nobody may be)
 --   m          granted, a release: but nobody may be told
 --   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
@@ -173,7 +173,7 @@ function run.w()
   end
   if string.sub(answer, 1, 1) ~= 'g' then return answer end
   local told = call('PUBLISH', L, 't ' .. string.sub(owner, 1, 8))
-  if type(told) == 'table' then return answer end
+  if type(told) == 'table' then told = -1 end
   return format('w%s %.0f', string.sub(answer, 2), told)
 end
 
