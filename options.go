@@ -110,7 +110,7 @@ func WithInstanceTimeout(d time.Duration) Option {
 // random, at least least and at most most, growing from least with each round.
 // It ends early when the leases that are in the way run out, or a release wakes the
 // waiter. One that a majority of the instances tells of releases asks less often:
-// after two to six times most. The default is 10 ms and 250 ms. Bounds that are not 0 < least <= most <= 1 min are refused.
+// after two to six times most, and after 1.5 s at the latest. The default is 10 ms and 250 ms. Bounds that are not 0 < least <= most <= 1 min are refused.
 func WithRetryDelay(least, most time.Duration) Option {
 	return func(c *config) error {
 		if least <= 0 || most < least || most > time.Minute {
