@@ -415,11 +415,13 @@ func TestAForgottenLockBlocksLocalWaitersForItsTTL(t *testing.T) {
 		t.Run(fmt.Sprintf("handed over: %v", handed), func(t *testing.T) {
 			var start time.Time
 			var forgotten *Lock
+			var first *call
 			var err error
 			if handed {
 				k, err := l.Acquire(t.Context(), "r", time.Minute)
 				require.NoError(t, err)
 				c := queueUp(t.Context(), t, l, ttl)
+				first = queueUp(t.Context(), t, l, time.Minute) // so that the list lives on, and knows its holder
 				start = time.Now()
 				require.NoError(t, k.Release(t.Context()))
 				forgotten = c.gets()
@@ -428,7 +430,9 @@ func TestAForgottenLockBlocksLocalWaitersForItsTTL(t *testing.T) {
 				forgotten, err = l.Acquire(t.Context(), "r", ttl)
 				require.NoError(t, err)
 			}
-			first := queueUp(t.Context(), t, l, time.Minute)
+			if first == nil {
+				first = queueUp(t.Context(), t, l, time.Minute)
+			}
 			second := queueUp(t.Context(), t, l, time.Minute)
 			k := first.gets()
 			took := time.Since(start)
