@@ -283,9 +283,13 @@ func (k *Lock) lookAhead(g *keeping, now time.Time) (end, renew time.Time, kept 
 	if last {
 		return end, end, true
 	}
-	// The window is far shorter than the ttl after an extend to a longer one that came
-	// to nothing, and where the drift takes much of it.
-	return end, k.window.start.Add(min(k.ttl, k.window.length) / renewPart), true
+	part := k.ttl / renewPart
+	if 2*part > k.window.length {
+		// After an extend to a longer ttl that came to nothing, or where the drift takes
+		// much of it.
+		part = k.window.length / renewPart
+	}
+	return end, k.window.start.Add(part), true
 }
 
 // renew sends a renewal.
