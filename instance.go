@@ -405,12 +405,15 @@ func (in *instance) canRepeat(err error, batch []*round) bool {
 	return false
 }
 
+// The commands that run the script, boxed once for all.
+var evalsha, eval any = "evalsha", "eval"
+
 // call runs the batch script for batch.
 func (in *instance) call(batch []*round) (string, error) {
-	command := "evalsha"
+	command := evalsha
 	in.script = scriptArg{text: batchSHA}
 	if in.sendText {
-		command = "eval"
+		command = eval
 		in.script.text = batchText
 		in.sendText = false
 	}
@@ -610,8 +613,11 @@ func (in *instance) probe(now time.Time) {
 
 // isReply reports whether err is an answer of the server.
 func isReply(err error) bool {
+	if err == nil {
+		return false // without a place for what there is not
+	}
 	var reply redis.Error
-	return err != nil && errors.As(err, &reply)
+	return errors.As(err, &reply)
 }
 
 // isTimeout reports whether err is a time-out, of the socket or of a context.

@@ -72,14 +72,15 @@ func (k *Lock) unwatch(w *watcher) {
 }
 
 // signalLocked ends the contexts of KeepAlive, and the renewals.
-func (k *Lock) signalLocked(cause *LostError) {
+func (k *Lock) signalLocked(reason LostReason, cause error) {
 	g := k.keeping
 	if g == nil {
 		return
 	}
 	k.keeping = nil
+	why := &LostError{Resource: k.resource, Reason: reason, cause: cause}
 	for _, w := range g.watchers {
-		w.cancel(cause)
+		w.cancel(why)
 		w.stop()
 	}
 	k.locker.keeper.hurry(g)

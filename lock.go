@@ -344,7 +344,7 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		case k.late:
 			reason = LostExpired
 		}
-		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason})
+		k.giveUpLocked(now, reason, nil)
 	}
 	if first && !k.late {
 		r = k.handOver(ctx, now)
@@ -450,7 +450,7 @@ func (k *Lock) lose(reason LostReason, cause error) error {
 
 func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	if k.reason == "" && !k.released {
-		k.giveUpLocked(now, &LostError{Resource: k.resource, Reason: reason, cause: cause})
+		k.giveUpLocked(now, reason, cause)
 		k.sendRelease(context.Background(), now, true).leave()
 		k.locker.waitlists.freed(k)
 	}
@@ -478,14 +478,14 @@ func (k *Lock) lostLocked() *LostError {
 
 // giveUpLocked ends the window at now, and says why to whom it may concern. From
 // here on the workers send nothing of this owner but releases.
-func (k *Lock) giveUpLocked(now time.Time, why *LostError) {
+func (k *Lock) giveUpLocked(now time.Time, reason LostReason, cause error) {
 	k.released = true
 	k.phase.Store(over)
 	if k.window.remaining(now) > signalEarly { // else it is as good as over: its loss is not told after its end
 		k.window.length = elapsed(k.window.start, now)
 	}
 	k.locker.forget(k)
-	k.signalLocked(why)
+	k.signalLocked(reason, cause)
 }
 
 // setWindowLocked opens a new window; it reports whether the keys are still there
@@ -603,7 +603,7 @@ func (k *Lock) shut() *round {
 	}
 	now := k.locker.now()
 	k.endLocked(LostClosed, ErrClosed)
-	k.giveUpLocked(now, k.lostLocked())
+	k.giveUpLocked(now, LostClosed, ErrClosed)
 	return k.sendRelease(context.Background(), now, true)
 }
 
