@@ -21,7 +21,7 @@ const (
 	probePart   = 40               // between two probes of an instance that is down
 	clockGap    = time.Millisecond // a difference between the clocks that matters
 	review      = 10 * time.Second // after so long it is found out which ttl is the shortest
-	maxTurn     = 100              // renewals that are sent before the ends are looked at again
+	maxTurn     = 500              // renewals that are sent before the ends are looked at again
 )
 
 // A keeper renews all locks of a Locker that are kept alive, through the queues
@@ -109,9 +109,10 @@ func (p *keeper) run() {
 			p.recheck()
 		}
 		// What ends comes first, however much there is to renew.
-		turn = p.due(turn[:0], now)
+		var soon time.Time
+		turn, soon = p.due(turn[:0], now)
 		for _, g := range turn {
-			p.tend(g)
+			p.tend(g, soon)
 		}
 		clear(turn)
 		p.mu.Lock()
@@ -175,8 +176,9 @@ func (p *keeper) recheck() {
 	}
 }
 
-// due returns what is to be looked at now.
-func (p *keeper) due(turn []*keeping, now time.Time) []*keeping {
+// due returns what is to be looked at now. A renewal that is due takes those along
+// that are so soon: they share a batch, and a wake-up.
+func (p *keeper) due(turn []*keeping, now time.Time) (_ []*keeping, soon time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.ends) > 0 && !p.ends[0].at.After(now) {
@@ -189,11 +191,13 @@ func (p *keeper) due(turn []*keeping, now time.Time) []*keeping {
 	}
 	turn = append(turn, p.hurried[:n]...)
 	p.hurried = append(p.hurried[:0], p.hurried[n:]...)
-	for len(p.works) > 0 && len(turn) < maxTurn && !p.works[0].at.After(now) {
+	soon = now
+	for len(p.works) > 0 && len(turn) < maxTurn && !p.works[0].at.After(soon) {
+		soon = now.Add(min(maxTick, p.ttl/tickPart) / 2)
 		turn = append(turn, p.works[0].keeping)
 		p.works.remove(p.works[0])
 	}
-	return turn
+	return turn, soon
 }
 
 func (p *keeper) idleLocked(now time.Time) time.Duration {
@@ -210,8 +214,8 @@ func (p *keeper) idleLocked(now time.Time) time.Duration {
 	return idle
 }
 
-// tend does what is to be done for g now, and schedules the next time.
-func (p *keeper) tend(g *keeping) {
+// tend does what is to be done for g until soon, and schedules the next time.
+func (p *keeper) tend(g *keeping, soon time.Time) {
 	if r := g.renewal.round; r != nil && (r.reached() || !p.locker.now().Before(g.giveUp)) {
 		g.conclude()
 	}
@@ -226,7 +230,7 @@ func (p *keeper) tend(g *keeping) {
 	if g.failure != nil {
 		work = g.retry
 	}
-	if g.renewal.round == nil && !work.After(now) {
+	if g.renewal.round == nil && !work.After(later(now, soon)) {
 		g.renew(now)
 	}
 	if g.renewal.round != nil {
@@ -240,6 +244,13 @@ func (p *keeper) tend(g *keeping) {
 		p.ends.set(&g.end, end)
 	}
 	p.works.set(&g.work, work)
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func (p *keeper) forget(g *keeping) {
