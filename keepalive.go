@@ -7,7 +7,7 @@ import (
 
 // KeepAlive extends the lock in the background, by the ttl that was last asked
 // for, until ctx ends, the lock is released or lost, or the time of [WithMaxHold]
-// is over. It renews at a third of the ttl; a renewal that failed is tried again,
+// is over. It renews at about a third of the ttl; a renewal that failed is tried again,
 // sooner, for as long as the lock is valid.
 //
 // The context that it returns is a child of ctx. It ends when the lock does, and

@@ -248,7 +248,6 @@ func (s *waitlists) freed(k *Lock) {
 	}
 	defer s.mu.Unlock()
 	n.free = true
-	n.forgetLocked()
 	if w := n.first(); w != nil {
 		w.wake()
 	}
@@ -293,7 +292,11 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 	}
 	wait = max(delay, n.yield.Sub(now))
 	if n.holder != nil {
-		wait = max(wait, n.holder.leaseLeft(now))
+		if left := n.holder.leaseLeft(now); left > 0 {
+			wait = max(wait, left)
+		} else {
+			n.holder = nil // it forgot its lock: others may have it
+		}
 	}
 	if wait <= 0 {
 		w.asking, n.free, n.woken = true, false, false
