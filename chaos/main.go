@@ -1,0 +1,60 @@
+// Command chaos shows the claims of the documentation under faults: what is
+// guaranteed, what breaks without it, and what a quorum is worth over one Redis.
+//
+//	go run ./chaos            lists what there is
+//	go run ./chaos compare    one Redis against quorums, under the same faults
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+const exitUsage = 64 // of sysexits.h
+
+// A command is one subcommand. Its run returns the exit code and leaves no
+// process behind, also when ctx ends.
+type command struct {
+	name    string
+	summary string
+	run     func(ctx context.Context, args []string, stdout, stderr io.Writer) int
+}
+
+// commands are the subcommands, in the order of the help text.
+func commands() []command {
+	return []command{}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run does what the command line says and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		help(stdout)
+		return 0
+	}
+	for _, c := range commands() {
+		if c.name == args[0] {
+			return c.run(ctx, args[1:], stdout, stderr)
+		}
+	}
+	fmt.Fprintf(stderr, "chaos: there is no command %q\n", args[0])
+	help(stderr)
+	return exitUsage
+}
+
+func help(w io.Writer) {
+	fmt.Fprint(w, "Usage: go run ./chaos <command> [flags]; each has -h\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  %-9s %s\n", c.name, c.summary)
+	}
+}
