@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/quorumlock/redlock/chaos/compare"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -26,7 +28,9 @@ type command struct {
 
 // commands are the subcommands, in the order of the help text.
 func commands() []command {
-	return []command{}
+	return []command{
+		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
+	}
 }
 
 func main() {
