@@ -324,7 +324,7 @@ func (a *arena) goOn(in *instance) error {
 
 func (a *arena) slow(in *instance) error {
 	a.enter(in, "slow")
-	in.proxy.Delay(slowness)
+	in.proxy.Delay(a.slowness)
 	return nil
 }
 
@@ -372,7 +372,7 @@ func (a *arena) restart(in *instance) error {
 func (a *arena) loseWrites(in *instance) error {
 	a.mark(in, "replication cut")
 	in.link.HoldReplies(true)
-	time.Sleep(cutLink)
+	time.Sleep(a.cutLink)
 	return a.kill(in)
 }
 

@@ -53,16 +53,11 @@ type fault struct {
 	begin, end func(*arena, *instance) error
 }
 
-const (
-	ms = time.Millisecond
-	// slowness is what a slow instance adds each way.
-	slowness = 75 * ms
-	// cutLink is for how long the replication link is cut before the master dies.
-	cutLink = 300 * ms
-)
+const ms = time.Millisecond
 
-// faults are in the order in which they happen.
-func faults() []fault {
+// faults are in the order in which they happen. A slow instance takes twice
+// slowness longer; the replication link is cut for cutLink before the master dies.
+func faults(slowness, cutLink time.Duration) []fault {
 	return []fault{
 		{
 			name: "kill", title: "One is killed", about: "SIGKILL; it comes back, empty, when the fault ends",
@@ -75,7 +70,7 @@ func faults() []fault {
 			begin: (*arena).hang, end: (*arena).goOn,
 		},
 		{
-			name: "slow", title: "One is slow", about: fmt.Sprintf("each round trip takes %v longer", 2*slowness),
+			name: "slow", title: "One is slow", about: fmt.Sprintf("each round trip takes %s longer", show(2*slowness)),
 			length: 3000 * ms, pause: 2 * time.Second, quickLength: 300 * ms, quickPause: 200 * ms,
 			begin: (*arena).slow, end: (*arena).fast,
 		},
@@ -90,8 +85,8 @@ func faults() []fault {
 			begin: (*arena).restart,
 		},
 		{
-			name: "failover", title: "Failover loses the last writes", about: fmt.Sprintf("the replication link is cut for %v, then the master dies and the replica is promoted", cutLink),
-			length: 1500 * ms, pause: 6 * time.Second, quickLength: 600 * ms, quickPause: 2700 * ms, takesMaster: true, needsMaster: true, needsServer: true,
+			name: "failover", title: "Failover loses the last writes", about: fmt.Sprintf("the replication link is cut for %s, then the master dies and the replica is promoted", show(cutLink)),
+			length: 2500 * ms, pause: 6 * time.Second, quickLength: 600 * ms, quickPause: 2700 * ms, takesMaster: true, needsMaster: true, needsServer: true,
 			begin: (*arena).loseWrites, end: (*arena).comeBack,
 		},
 		{
@@ -129,6 +124,8 @@ type plan struct {
 	healthy  time.Duration // before the first fault
 	slots    []slot
 	total    time.Duration
+	slowness time.Duration // of a slow instance, each way
+	cutLink  time.Duration // for how long the replication link is cut before the master dies
 	detect   time.Duration // until the monitor promotes the replica
 	leftOut  []string      // why a fault or a variant is not there
 }
@@ -136,14 +133,14 @@ type plan struct {
 func newPlan(seed uint64, quick, embedded, clock bool) *plan {
 	p := &plan{
 		seed: seed, quick: quick, embedded: embedded, clients: 2,
-		healthy: 6 * time.Second,
+		healthy: 6 * time.Second, slowness: 30 * ms, cutLink: time.Second,
 		job: client.Job{
 			TTL: 2 * time.Second, Private: 500, Every: 10 * ms, Budget: 500 * ms,
 			Waiters: 2, Work: 40 * ms, Writes: []int{5, 15, 30, 60}, Seed: seed,
 		},
 	}
 	if quick {
-		p.healthy = 600 * ms
+		p.healthy, p.slowness, p.cutLink = 600*ms, 15*ms, 300*ms
 		p.job.TTL, p.job.Every, p.job.Budget = 500*ms, 25*ms, 300*ms
 		p.job.Waiters, p.job.Work, p.job.Writes = 1, 15*ms, []int{4, 10, 40}
 	}
@@ -151,7 +148,7 @@ func newPlan(seed uint64, quick, embedded, clock bool) *plan {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a schedule
 	at := p.healthy
 	var quickly []string
-	for _, f := range faults() {
+	for _, f := range faults(p.slowness, p.cutLink) {
 		// Drawn for each fault, taken or not: a seed means the same victims
 		// everywhere.
 		who, late := random.Float64(), random.Float64()

@@ -109,7 +109,11 @@ func (p *process) testify(ctx context.Context) (t client.Testimony, err error) {
 
 // close ends the process, whatever it does.
 func (p *process) close() error {
-	return errors.Join(p.Kill(), p.in.Close())
+	err := errors.Join(p.Kill(), p.in.Close())
+	for range p.lines {
+		continue // until its reader has ended
+	}
+	return err
 }
 
 // A tail keeps the end of what a process wrote to its standard error.
