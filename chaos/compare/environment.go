@@ -2,6 +2,7 @@ package compare
 
 import (
 	"bufio"
+	"cmp"
 	"os"
 	"os/exec"
 	"regexp"
@@ -74,7 +75,7 @@ func loadAverage() string {
 var versionWord = regexp.MustCompile(`v=(\S+)`)
 
 func redisVersion() string {
-	out, err := exec.Command(cmpOr(os.Getenv("REDLOCK_REDIS_SERVER"), "redis-server"), "--version").Output()
+	out, err := exec.Command(cmp.Or(os.Getenv("REDLOCK_REDIS_SERVER"), "redis-server"), "--version").Output()
 	m := versionWord.FindSubmatch(out)
 	if err != nil || m == nil {
 		return "unknown"

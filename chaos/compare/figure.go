@@ -14,7 +14,7 @@ import (
 const (
 	width   = 1000.0
 	left    = 96.0 // of the plot, for labels
-	right   = 8.0
+	right   = 20.0
 	top     = 20.0 // for the names of the faults
 	curves  = 110.0
 	strip   = 8.0 // of what was not granted
@@ -111,7 +111,7 @@ func (f *figure) latency(r *result, t scale) (bottom float64) {
 		return round(top + curves*(1-min(max(x, 0), 1)))
 	}
 	for _, d := range []time.Duration{100 * time.Microsecond, ms, 10 * ms, 100 * ms} {
-		f.Levels = append(f.Levels, label{left - 6, y(d), strings.Replace(d.String(), "µ", "\u00b5", 1)})
+		f.Levels = append(f.Levels, label{left - 6, y(d), show(d)})
 	}
 	var median, tail []string
 	pen := "M"
@@ -167,9 +167,12 @@ func (f *figure) instances(r *result, t scale, y float64) (bottom float64) {
 }
 
 func (f *figure) state(t scale, y float64, state string, from, to time.Duration) {
-	b := box{X: t.x(from), Y: y + 2, W: round(t.x(to) - t.x(from)), H: lane - 4, Class: strings.Fields(state)[0], Tip: state}
-	if b.W > 5.5*float64(len(state))+4 {
-		b.Text = state
+	class := strings.Fields(state)[0]
+	b := box{X: t.x(from), Y: y + 2, W: round(t.x(to) - t.x(from)), H: lane - 4, Class: class, Tip: state}
+	for _, text := range []string{class, state} {
+		if b.W > 5*float64(len(text))+6 {
+			b.Text = text
+		}
 	}
 	f.States = append(f.States, b)
 }
@@ -308,7 +311,7 @@ func newCloseUp(r *result) *closeUp {
 	}
 	c.Bottom, c.Height = y+2, y+2+caption
 	for tick := t.from.Truncate(ttl / 4); tick <= t.to; tick += ttl / 4 {
-		if tick >= t.from {
+		if tick >= t.from { // the first of them may be before
 			c.Seconds = append(c.Seconds, label{t.x(tick), y + 15, fmt.Sprintf("%.1f s", tick.Seconds())})
 		}
 	}

@@ -40,7 +40,7 @@ type result struct {
 	Late     []late  // stale writes
 	Writes   int
 	Disorder []history.Violation
-	Fenced   bool // there were tokens
+	Fenced   bool // the library has tokens
 
 	Locks                float64 // that Commands and the like are divided by
 	Commands             float64 // by lock, all instances together
@@ -105,7 +105,7 @@ type late struct {
 
 // judge works out the result.
 func judge(r *record) *result {
-	res := &result{variant: r.variant, record: r}
+	res := &result{variant: r.variant, record: r, Fenced: r.variant.peer == ""}
 	attempts := r.attempts()
 	res.Holds = r.holds()
 	res.Clashes = clashes(res.Holds)
@@ -114,7 +114,6 @@ func judge(r *record) *result {
 		if o.Write {
 			res.Writes++
 		}
-		res.Fenced = res.Fenced || o.Token > 0
 	}
 	var ops []history.Op
 	for _, h := range res.Holds {

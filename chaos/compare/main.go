@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"errors"
@@ -39,7 +40,7 @@ where there is no redis-server it runs on embedded instances, with fewer faults.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	logging.Disable() // go-redis would write a line for each dial to a server that was killed on purpose
 	if os.Getenv(clientProcess) != "" {
-		if err := client.Serve(ctx, client.Redlock, os.Stdin, stdout); err != nil && ctx.Err() == nil {
+		if err := client.Serve(ctx, client.Redlock, os.Stdin, stdout); err != nil {
 			fmt.Fprintln(stderr, err)
 			return exitFailed
 		}
@@ -81,13 +82,9 @@ func parse(args []string, stderr io.Writer) (*command, error) {
 	c := &command{args: args}
 	var wanted string
 	flags := flag.NewFlagSet("compare", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, usageText)
-		flags.PrintDefaults()
-	}
+	flags.SetOutput(io.Discard) // one line is enough for a mistake
 	flags.Uint64Var(&c.seed, "seed", 1, "`seed` of the victims, the moments and the work")
-	flags.BoolVar(&c.quick, "quick", false, "a first look of some ten seconds: short faults, fewer of them, all variants side by side; no figure of it is worth quoting")
+	flags.BoolVar(&c.quick, "quick", false, "a first look of some ten seconds: short faults, fewer of them, the variants side by side; no figure of it is worth quoting")
 	flags.BoolVar(&c.embedded, "embedded", false, "on embedded instances, though there is a redis-server")
 	flags.StringVar(&wanted, "variants", "", "`names` of those that take part, comma-separated (default all: "+strings.Join(names(variants()), ",")+")")
 	flags.StringVar(&c.html, "html", "comparison.html", "write the page to this `file`")
@@ -96,6 +93,9 @@ func parse(args []string, stderr io.Writer) (*command, error) {
 	flags.StringVar(&c.bench, "bench", "", "`directory` of the bench module, for redsync (default: that of this repository)")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(stderr, usageText)
+			flags.SetOutput(stderr)
+			flags.PrintDefaults()
 			return nil, err
 		}
 		return nil, fmt.Errorf("%w; -h lists the flags", err)
@@ -127,7 +127,7 @@ func (c *command) findServer() error {
 		return nil
 	}
 	named := os.Getenv("REDLOCK_REDIS_SERVER")
-	_, err := exec.LookPath(cmpOr(named, "redis-server"))
+	_, err := exec.LookPath(cmp.Or(named, "redis-server"))
 	switch {
 	case err == nil:
 	case named != "":
@@ -136,13 +136,6 @@ func (c *command) findServer() error {
 		c.embedded, c.whyEmbedded = true, "as there is no redis-server on PATH"
 	}
 	return nil
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 func names(vs []variant) []string {
@@ -228,7 +221,9 @@ func (c *command) run(ctx context.Context, stdout, stderr io.Writer) error {
 	say := func(a *arena) {
 		fmt.Fprintf(stderr, "compare: %s, %v of faults\n", a.variant.title, p.total.Round(time.Second))
 	}
-	results, err := runAll(ctx, arenas, c.quick, say)
+	// Side by side a first look is quick; embedded instances would then compete for
+	// the one process that they are in.
+	results, err := runAll(ctx, arenas, c.quick && !c.embedded, say)
 	if err != nil {
 		return err
 	}
@@ -273,20 +268,21 @@ func runTogether(ctx context.Context, arenas []*arena) (results []*result, err e
 	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	failing := func(f func(int, *arena) error) error {
-		return each(arenas, func(i int, a *arena) error {
+	// The first to fail ends the others: their figures are worth nothing without it.
+	all := func(f func(int, *arena) error) error {
+		_ = each(arenas, func(i int, a *arena) error { // the first error is the cause
 			err := f(i, a)
 			if err != nil {
-				cancel(err) // the others' figures are worth nothing without it
-				return fmt.Errorf("%s: %w", a.variant.name, err)
+				cancel(fmt.Errorf("%s: %w", a.variant.title, err))
 			}
-			return nil
+			return err
 		})
+		return context.Cause(ctx)
 	}
-	if err := failing(func(_ int, a *arena) error { return a.setUp(ctx) }); err != nil {
+	if err := all(func(_ int, a *arena) error { return a.setUp(ctx) }); err != nil {
 		return nil, err
 	}
-	return results, failing(func(i int, a *arena) error {
+	return results, all(func(i int, a *arena) error {
 		r, err := a.run(ctx)
 		if err == nil {
 			results[i] = judge(r)
@@ -320,7 +316,7 @@ func buildBench(ctx context.Context, dir, scratch string) (string, error) {
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {
 		line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-		return "", fmt.Errorf("the bench module could not be built (%s)", cmpOr(line, err.Error()))
+		return "", fmt.Errorf("the bench module could not be built (%s)", cmp.Or(line, err.Error()))
 	}
 	return binary, nil
 }

@@ -144,7 +144,7 @@ func show(d time.Duration) string {
 	case d >= time.Millisecond:
 		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 	}
-	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)), "0") + " ms"
 }
 
 // percent never rounds up to all.
@@ -383,6 +383,6 @@ func quoted(doc, text string) ([]byte, error) {
 	}
 	return quotation.ReplaceAllFunc(old, func(place []byte) []byte {
 		m := quotation.FindSubmatch(place)
-		return fmt.Appendf(nil, "%s\n%s\n%s", m[1], strings.TrimSpace(text), m[2])
+		return fmt.Appendf(nil, "%s\n%s\n\n%s", m[1], strings.TrimSpace(text), m[2])
 	}), nil
 }

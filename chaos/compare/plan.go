@@ -144,6 +144,11 @@ func newPlan(seed uint64, quick, embedded, clock bool) *plan {
 		p.job.TTL, p.job.Every, p.job.Budget = 500*ms, 25*ms, 300*ms
 		p.job.Waiters, p.job.Work, p.job.Writes = 1, 15*ms, []int{4, 10, 40}
 	}
+	if embedded {
+		// With each command an embedded instance looks at every key whether it has
+		// expired: few keys, then.
+		p.job.Every, p.job.Private = 40*ms, 60
+	}
 	p.detect = p.job.TTL / 4
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a schedule
 	at := p.healthy
@@ -180,9 +185,9 @@ func newPlan(seed uint64, quick, embedded, clock bool) *plan {
 	return p
 }
 
-// lower makes the first letter of a title small, unless the next is large, too.
+// lower makes the first letter of a title small, if it begins no abbreviation.
 func lower(s string) string {
-	if len(s) > 1 && strings.ToUpper(s[:2]) == s[:2] {
+	if first := strings.Fields(s)[0]; len(first) > 1 && strings.ToUpper(first) == first {
 		return s
 	}
 	return strings.ToLower(s[:1]) + s[1:]

@@ -192,7 +192,9 @@ func (w *worker) warmUp(ctx context.Context) error {
 	for {
 		lease, err := w.locker.Acquire(ctx, fmt.Sprint("warm-up/", w.Client))
 		if err == nil {
-			return lease.Release(ctx)
+			if err = lease.Release(ctx); err == nil {
+				return nil
+			}
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("no lock within %v: %w", readyTimeout, err)
