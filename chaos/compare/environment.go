@@ -27,8 +27,12 @@ type env struct {
 }
 
 func environment(c *command) env {
+	words := []string{"go run ./chaos compare"}
+	for _, a := range c.args {
+		words = append(words, cmp.Or(a, "''"))
+	}
 	e := env{
-		Command:  strings.Join(append([]string{"go run ./chaos compare"}, c.args...), " "),
+		Command:  strings.Join(words, " "),
 		Seed:     c.seed,
 		Date:     time.Now().UTC().Format(time.DateOnly),
 		CPU:      cpuModel(),

@@ -319,9 +319,9 @@ func newCloseUp(r *result) *closeUp {
 }
 
 // during returns the title of the fault of a moment.
-func (r *result) during(at time.Duration) string {
+func (res *result) during(at time.Duration) string {
 	title := "before the first fault"
-	for _, s := range r.Slots[1:] {
+	for _, s := range res.Slots[1:] {
 		if s.from <= at {
 			title = s.title
 		}

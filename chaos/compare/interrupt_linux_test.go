@@ -68,12 +68,15 @@ func TestNoProcessIsLeftBehind(t *testing.T) {
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			require.NoError(t, cmd.Start())
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
+			var err error
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				err = cmd.Wait()
+			}()
 			defer func() {
 				_ = cmd.Process.Kill()
 				<-ended
-				ended <- nil
 			}()
 
 			const all = 2 + 3 + 2*2 // servers and clients
@@ -83,10 +86,8 @@ func TestNoProcessIsLeftBehind(t *testing.T) {
 				return len(pids) == all
 			}, 20*time.Second, 20*ms)
 			require.NoError(t, cmd.Process.Signal(c.signal))
-			var err error
 			select {
-			case err = <-ended:
-				ended <- nil
+			case <-ended:
 			case <-time.After(10 * time.Second):
 				require.Fail(t, "it does not end")
 			}

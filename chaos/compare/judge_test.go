@@ -60,7 +60,9 @@ func TestHoldsThatOverlapWithinTheirLeasesAreDoubleHolds(t *testing.T) {
 // Three that overlap are three pairs, also if the one in the middle ends first.
 func TestEveryPairOfDoubleHoldsCounts(t *testing.T) {
 	r := judge(story([]client.Hold{
-		{ID: 1, Acquired: 100, Until: 900, End: 900}, {ID: 2, Acquired: 200, Until: 900, End: 300}, {ID: 3, Acquired: 250, Until: 900, End: 800},
+		{ID: 1, Acquired: 100, Until: 900, End: 900},
+		{ID: 2, Acquired: 200, Until: 900, End: 300},
+		{ID: 3, Acquired: 250, Until: 900, End: 800},
 		{ID: 4, Acquired: 900, Until: 1900, End: 1000},
 	}, nil, nil))
 	require.Equal(t, 3, r.Total.DoubleHolds)
