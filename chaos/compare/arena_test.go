@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quorumlock/redlock/chaos/compare/client"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
@@ -108,7 +111,7 @@ func TestAFaultDoesWhatItSays(t *testing.T) {
 				require.NoError(t, f.begin(a, in))
 				switch {
 				case c.silent:
-					require.Empty(t, ask(t, in, soon, "PING"))
+					require.Empty(t, ask(t, in, soon, "SET meanwhile x"))
 				case c.fault == "slow":
 					begin := time.Now()
 					require.Equal(t, "+PONG", ask(t, in, later, "PING"))
@@ -127,6 +130,9 @@ func TestAFaultDoesWhatItSays(t *testing.T) {
 					want = "$-1"
 				}
 				require.Equal(t, want, ask(t, in, later, "GET forever"))
+				if c.silent && c.fault != "hang" { // that one did not read it, but has it
+					require.Equal(t, "$-1", ask(t, in, later, "GET meanwhile"))
+				}
 			})
 		}
 	}
@@ -138,22 +144,34 @@ func TestAPromotedReplicaHasWhatWasReplicated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := arenaOf(t, "failover", false)
+			a.cutLink = 500 * ms
 			in, f := a.instances[0], faultOf(t, a, name)
 			require.Equal(t, "+OK", ask(t, in, later, "SET before x"))
 			require.Eventually(t, func() bool {
 				reply, err := in.replica.Do("GET", "before")
 				return err == nil && reply == "x"
 			}, later, ms)
-			replica := in.replica.Addr()
+			replica, written := in.replica.Addr(), 0
 			if name == "failover" {
-				in.link.HoldReplies(true) // as the fault does, and with something to lose
-				require.Equal(t, "+OK", ask(t, in, later, "SET last x"))
+				begun := make(chan error, 1)
+				go func() { begun <- f.begin(a, in) }()
+				for in.master.PID() != 0 {
+					if ask(t, in, later, fmt.Sprint("SET last ", written+1)) == "+OK" {
+						written++
+					}
+				}
+				require.NoError(t, <-begun)
+				require.Greater(t, written, 3)
+			} else {
+				require.NoError(t, f.begin(a, in))
 			}
-			require.NoError(t, f.begin(a, in))
 			require.NoError(t, a.promote(in))
 			require.Equal(t, replica, in.master.Addr())
 			require.Equal(t, "x", ask(t, in, later, "GET before"))
-			require.Equal(t, "$-1", ask(t, in, later, "GET last"))
+			if name == "failover" {
+				kept, _ := strconv.Atoi(ask(t, in, later, "GET last")) // 0 if it has none
+				require.LessOrEqual(t, kept, written-3)
+			}
 			require.NoError(t, f.end(a, in))
 			require.Equal(t, "+OK", ask(t, in, later, "SET after x"))
 			require.NoError(t, in.synced(later))
@@ -163,4 +181,13 @@ func TestAPromotedReplicaHasWhatWasReplicated(t *testing.T) {
 			}, later, 10*ms)
 		})
 	}
+}
+
+// A client that is stopped reads no end of its input.
+func TestAStoppedClientIsEnded(t *testing.T) {
+	p, err := startProcess([]string{os.Args[0]}, client.Job{})
+	require.NoError(t, err)
+	require.NoError(t, p.Pause())
+	require.NoError(t, p.close())
+	require.False(t, p.Alive())
 }

@@ -280,7 +280,7 @@ func recovery(s slot, attempts []attempt) (took duration, recovered bool) {
 				}
 			}
 		}
-		if recovered = asked == 0 || granted*10 >= asked*9; !recovered {
+		if recovered = granted*10 >= asked*9; !recovered {
 			took = min(from+step, s.until) - s.from
 		}
 	}

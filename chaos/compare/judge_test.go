@@ -145,6 +145,18 @@ func TestAnOutageThatDoesNotEndIsNoRecovery(t *testing.T) {
 	require.Equal(t, 3*time.Second, fault.Outage)
 }
 
+// Every fourth attempt fails until 2,000, every twentieth after that.
+func TestNineOfTenAreARecovery(t *testing.T) {
+	var attempts []client.Attempt
+	for at := int64(0); at < 4000; at += 10 {
+		failed := at%40 == 0 && at >= 1000 && at < 2000 || at%200 == 0 && at >= 2000
+		attempts = append(attempts, client.Attempt{At: at, Took: 1, Granted: !failed})
+	}
+	fault := judge(story(nil, nil, attempts)).Slots[1]
+	require.Equal(t, time.Second, fault.Recovery)
+	require.True(t, fault.Recovered)
+}
+
 func TestCostIsDividedByTheLocksOfItsTime(t *testing.T) {
 	var attempts []client.Attempt
 	for at := int64(0); at < 1000; at += 100 {
