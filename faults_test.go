@@ -1252,7 +1252,7 @@ func TestNothingButReleasesIsSentAfterRelease(t *testing.T) {
 func TestForgottenLockIsNotGrantedAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 3)
-	l := g.open(redlock.WithInstanceTimeout(patience))
+	l := g.open(redlock.WithInstanceTimeout(patience), redlock.OneFlight())
 	warm(t, l, g.servers)
 	g.proxies[2].DelayReplies(800 * time.Millisecond)
 	busy, err := l.TryAcquire(t.Context(), "busy", long)
@@ -1270,7 +1270,7 @@ func TestForgottenLockIsNotGrantedAfterItsEnd(t *testing.T) {
 func TestBlipDoesNotEndALease(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 3)
-	l := g.open(redlock.WithInstanceTimeout(patience))
+	l := g.open(redlock.WithInstanceTimeout(patience), redlock.OneFlight())
 	warm(t, l, g.servers)
 	lock, err := l.TryAcquire(t.Context(), "r", long)
 	require.NoError(t, err)
