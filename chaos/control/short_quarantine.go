@@ -17,16 +17,15 @@ var shortQuarantine = Scenario{
 	Shows:  "a quarantine that is shorter than the ttls of other clients",
 	Source: "https://redis.io/docs/latest/develop/use/patterns/distributed-locks/",
 	Off:    "a quarantine of 1 s",
-	Break:  func(x *Stage) { wait(x, time.Second) },
+	Break:  func(x *Stage) { countSoon(x, time.Second) },
 	Protect: []Protection{
 		Fencing,
-		Rule("a quarantine of the largest ttl and 2 s", redlock.ErrQuarantined, func(x *Stage) { wait(x, lease+2*time.Second) }),
+		Rule("a quarantine of the largest ttl and 2 s", redlock.ErrQuarantined, func(x *Stage) { countSoon(x, lease+2*time.Second) }),
 	},
 }
 
-func wait(x *Stage, quarantine time.Duration) {
-	x.how.quarantined = true // of servers that are old
-	servers := x.Servers(3)
+func countSoon(x *Stage, quarantine time.Duration) {
+	servers := x.OldServers(3)
 	first := x.BareMajority(servers)
 	x.Fault(func() {
 		x.must(servers[1].Restart())

@@ -186,9 +186,14 @@ func gone(x *Stage, s *redistest.Server) bool {
 // Servers starts n servers. Where the quarantine is on they have been up for an
 // hour, so that it is about what happens and not about their start.
 func (x *Stage) Servers(n int, args ...string) []*redistest.Server {
-	if !x.how.quarantined {
-		return redistest.StartN(x, n, args...)
+	if x.how.quarantined {
+		return x.OldServers(n, args...)
 	}
+	return redistest.StartN(x, n, args...)
+}
+
+// OldServers starts n servers that have been up for an hour.
+func (x *Stage) OldServers(n int, args ...string) []*redistest.Server {
 	servers := make([]*redistest.Server, n)
 	for i, c := range x.Old(n, args...) {
 		servers[i] = c.Server
