@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/quorumlock/redlock/chaos/compare"
+	"github.com/quorumlock/redlock/chaos/control"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -30,6 +31,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
+		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
 	}
 }
 
