@@ -146,8 +146,8 @@ func newPlan(seed uint64, quick, embedded, clock bool) *plan {
 	}
 	if embedded {
 		// With each command an embedded instance looks at every key whether it has
-		// expired: few keys, then.
-		p.job.Every, p.job.Private = 40*ms, 60
+		// expired: few keys, then, and little work.
+		p.job.Every, p.job.Private = 80*ms, 30
 	}
 	p.detect = p.job.TTL / 4
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a schedule
