@@ -371,3 +371,23 @@ func TestALimiterSeesEveryBatch(t *testing.T) {
 		require.Equal(t, before+2, seen.allowed.Load())
 	}
 }
+
+// The fault: only the worker sends again what was not run; a caller that reads its own
+// answer left that to it, and did not say so.
+func TestWhatACallerReadsAsNotRunIsSentAgain(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := opened(t, []string{s.Addr()}, WithInstanceTimeout(inTime))
+	r := l.newRound(t.Context(), opRelease, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	defer r.leave()
+	for inline := false; !inline; {
+		warmUp(t, l)
+		s.MustDo(t, "SCRIPT", "FLUSH")
+		r.start, r.attended = l.now(), true
+		r.votes[0], r.tally = pending, tally{n: 1}
+		r.send(r.start)
+		inline = r.inline
+		require.NoError(t, r.wait(t.Context(), inTime, settled))
+		require.Equal(t, refused, r.votes[0], "%v", r.errs[0])
+	}
+}

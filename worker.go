@@ -349,10 +349,11 @@ func (in *instance) attend() {
 		out = err == nil && in.broken == nil && len(in.flights) > 0
 		in.mu.Unlock()
 	}
+	in.requeue()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.turn = nobodys
-	if in.signalled || in.broken != nil || len(in.queue) > 0 || len(in.flights) > 0 || len(in.redo) > 0 {
+	if in.signalled || in.broken != nil || len(in.queue) > 0 || len(in.flights) > 0 {
 		in.turn = workers
 		in.knock()
 	}
