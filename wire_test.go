@@ -391,3 +391,45 @@ func TestWhatACallerReadsAsNotRunIsSentAgain(t *testing.T) {
 		require.Equal(t, refused, r.votes[0], "%v", r.errs[0])
 	}
 }
+
+// The fault: the worker took a batch back, and emptied it, while the caller that was to
+// write it still read it.
+func TestABatchIsNotTakenBackWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := opened(t, []string{s.Addr()}, WithInstanceTimeout(inTime))
+	warmUp(t, l)
+	in := l.instances[0]
+	is := func(condition func() bool) func() bool {
+		return func() bool {
+			in.mu.Lock()
+			defer in.mu.Unlock()
+			return condition()
+		}
+	}
+	eventually(t, is(func() bool { return in.listening }), "the worker listens")
+
+	r := l.newRound(t.Context(), opRelease, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	unwanted := l.newRound(t.Context(), opExtend, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	unwanted.lock.phase.Store(over)
+	r.start, unwanted.start = l.now(), l.now()
+	r.refs.Add(1)
+	unwanted.refs.Add(1)
+	defer r.leave()
+	defer unwanted.leave()
+
+	unwanted.mu.Lock() // the caller is about to write, and waits for this
+	queued := make(chan struct{})
+	go func() {
+		defer close(queued)
+		_, _ = in.enqueueBoth(unwanted, r, l.now())
+	}()
+	eventually(t, is(func() bool { return len(in.flights) == 1 }), "it is about to leave")
+	s.MustDo(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	eventually(t, is(func() bool { return in.turn == workers }), "the worker has seen the end")
+	require.Never(t, is(func() bool { return in.wire == nil }), 50*time.Millisecond, time.Millisecond)
+	unwanted.mu.Unlock()
+	<-queued
+	require.NoError(t, r.wait(t.Context(), inTime, settled))
+	require.Equal(t, failed, r.votes[0])
+}

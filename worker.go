@@ -202,7 +202,11 @@ func (in *instance) rest(now time.Time, timer *time.Timer) {
 	in.mu.Lock()
 	in.listening, in.signalled, in.turn = false, false, workers
 	in.mu.Unlock()
+	// A caller may be about to write a batch: as long as it reads its rounds, they are not
+	// to be taken back. From here on nobody else begins to write.
+	in.pen.Lock()
 	in.receive(w, err)
+	in.pen.Unlock()
 	in.giveUpBroken()
 }
 
