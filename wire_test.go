@@ -433,3 +433,36 @@ func TestABatchIsNotTakenBackWhileItIsWritten(t *testing.T) {
 	require.NoError(t, r.wait(t.Context(), inTime, settled))
 	require.Equal(t, failed, r.votes[0])
 }
+
+// The fault: a caller whose own operation was small wrote what had been queued before it,
+// too, however large: a socket may take that only when its peer reads.
+func TestACallerWritesOnlyALittle(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := opened(t, []string{s.Addr()}, WithInstanceTimeout(inTime))
+	warmUp(t, l)
+	in := l.instances[0]
+	eventually(t, func() bool {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.listening
+	}, "the worker listens")
+	var rounds []*round
+	for _, key := range []string{strings.Repeat("x", maxResource), "x"} {
+		r := l.newRound(t.Context(), opRelease, &Lock{locker: l, resource: key, key: key, owner: "nobody"})
+		r.start = l.now()
+		r.refs.Add(1)
+		defer r.leave()
+		rounds = append(rounds, r)
+	}
+	in.mu.Lock()
+	in.queue = append(in.queue, rounds...)
+	in.departLocked(rounds[1], rounds[1].start)
+	out := len(in.flights)
+	in.mu.Unlock()
+	require.Zero(t, out)
+	for _, r := range rounds {
+		require.NoError(t, r.wait(t.Context(), inTime, settled))
+		require.Equal(t, refused, r.votes[0])
+	}
+}

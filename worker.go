@@ -49,7 +49,7 @@ func (in *instance) departLocked(r *round, now time.Time) {
 		return
 	}
 	alone := !in.listening && r.attended && in.queue[0] == r
-	if !in.wire.prompt || len(in.queue) > 2 || r.size() > inlineBytes || !in.listening && !alone || !in.pen.TryLock() {
+	if !in.wire.prompt || len(in.queue) > 2 || in.queue[0].size()+r.size() > inlineBytes || !in.listening && !alone || !in.pen.TryLock() {
 		in.signalLocked()
 		return
 	}
