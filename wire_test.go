@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -465,4 +467,83 @@ func TestACallerWritesOnlyALittle(t *testing.T) {
 		require.NoError(t, r.wait(t.Context(), inTime, settled))
 		require.Equal(t, refused, r.votes[0])
 	}
+}
+
+// A meddler is a connection that notes the commands which are written to it, and
+// does not pass on one of them: it answers that itself, or not at all.
+type meddler struct {
+	net.Conn
+	how  *meddling
+	held []byte
+}
+
+type meddling struct {
+	mu       sync.Mutex
+	commands []string
+	command  string // the next one of these is not passed on
+	answer   string
+}
+
+func (m *meddling) set(command, answer string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.commands, m.command, m.answer = nil, command, answer
+}
+
+func (m *meddling) seen() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.commands)
+}
+
+func (m *meddling) option() Option {
+	return WithClientOptions(func(o *redis.Options) {
+		dial := redis.NewDialer(o)
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return &meddler{Conn: conn, how: m}, err
+		}
+	})
+}
+
+func (c *meddler) Write(b []byte) (int, error) {
+	m := c.how
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range []string{"evalsha", "eval", "info", "time"} {
+		if !strings.Contains(string(b), "\r\n"+name+"\r\n") {
+			continue
+		}
+		m.commands = append(m.commands, name)
+		if name == m.command {
+			m.command = ""
+			c.held = []byte(m.answer)
+			return len(b), nil
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *meddler) Read(b []byte) (int, error) {
+	c.how.mu.Lock()
+	n := copy(b, c.held)
+	c.held = c.held[n:]
+	c.how.mu.Unlock()
+	if n > 0 {
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// The fault: a new connection on which the probe was refused, by a server that loads
+// what it had, took a batch before it was asked who it is: a vote without quarantine.
+func TestNoBatchIsSentBeforeTheProof(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var m meddling
+	m.set("evalsha", "-LOADING Redis is loading the dataset in memory\r\n")
+	l := opened(t, []string{s.Addr()}, m.option(), WithQuarantine(time.Hour), WithInstanceTimeout(inTime))
+	_, err := l.TryAcquire(t.Context(), "r", time.Minute)
+	require.ErrorIs(t, err, ErrQuarantined)
+	require.Equal(t, []string{"evalsha", "info", "time", "evalsha"}, m.seen()[:4])
 }

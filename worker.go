@@ -517,6 +517,7 @@ func (in *instance) probe(now time.Time) {
 		in.setUp() // it answers; what it refuses, it will say for each operation
 	}
 	if in.remake != nil && !in.cold {
+		in.prove(now) // what was refused, because the instance still loads, say, has proved nothing
 		in.takeOver()
 	}
 }
