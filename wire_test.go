@@ -547,3 +547,27 @@ func TestNoBatchIsSentBeforeTheProof(t *testing.T) {
 	require.ErrorIs(t, err, ErrQuarantined)
 	require.Equal(t, []string{"evalsha", "info", "time", "evalsha"}, m.seen()[:4])
 }
+
+// The fault: when the client closed the connection, as a proof had not been answered,
+// batches went through the client for as long as the next connection lived.
+func TestAConnectionThatTheClientClosedIsReplaced(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var m meddling
+	var clock shiftedClock
+	l := opened(t, []string{s.Addr()}, m.option(), clock.option)
+	warmUp(t, l)
+	m.set("time", "")
+	clock.set(2 * proofAge)
+	eventually(t, func() bool {
+		k, err := l.TryAcquire(context.Background(), "r", time.Minute)
+		return err == nil && k.Release(context.Background()) == nil && len(m.seen()) > 1
+	}, "it works again")
+	warmUp(t, l)
+	in := l.instances[0]
+	eventually(t, func() bool {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.wire != nil
+	}, "batches have a connection of their own")
+}

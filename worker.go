@@ -522,18 +522,20 @@ func (in *instance) probe(now time.Time) {
 	}
 }
 
-// takeOver makes the client's connection the wire.
+// takeOver makes the client's connection the wire. If the client has closed it, as a
+// proof was not answered, the next one begins with a probe.
 func (in *instance) takeOver() {
-	conn := in.tap.last()
-	if conn == nil {
+	var w *wire
+	if conn := in.tap.last(); conn != nil {
+		w = newWire(conn)
+	}
+	if w == nil {
+		in.cold = true
 		return
 	}
-	w := newWire(conn)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if w != nil {
-		in.wire, in.readUntil, in.distance = w, time.Now().Add(never), never
-	}
+	in.wire, in.readUntil, in.distance = w, time.Now().Add(never), never
 }
 
 // proveAgain has the client ask who the instance is, on the wire.
