@@ -571,3 +571,18 @@ func TestAConnectionThatTheClientClosedIsReplaced(t *testing.T) {
 		return in.wire != nil
 	}, "batches have a connection of their own")
 }
+
+// The fault: what was to be sent again went to an instance that had been found to be
+// down meanwhile, and stayed in its queue; the worker span.
+func TestWhatWasNotRunFailsWhenTheInstanceIsDown(t *testing.T) {
+	l := opened(t, []string{redistest.Mute(t)})
+	in := newInstance(l, 0, "an instance without a worker")
+	r := l.newRound(t.Context(), opRaise, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	defer r.leave()
+	r.refs.Add(1)
+	in.redo, in.down = []*round{r}, errPending
+	in.requeue()
+	require.Empty(t, in.queue)
+	require.Equal(t, failed, r.votes[0])
+	require.Equal(t, errPending, r.errs[0])
+}

@@ -376,13 +376,16 @@ func (in *instance) requeue() {
 		in.settle(r)
 	}
 	in.redo = nil
-	closed := in.closed
-	if !closed {
+	err := in.down
+	if in.closed {
+		err = ErrClosed
+	}
+	if err == nil {
 		in.queue = append(redo, in.queue...)
 	}
 	in.mu.Unlock()
-	if closed {
-		in.deliver(redo, result{err: ErrClosed, notRun: true})
+	if err != nil {
+		in.deliver(redo, result{err: err, notRun: true})
 	}
 }
 
