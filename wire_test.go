@@ -2,8 +2,10 @@ package redlock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -585,4 +587,26 @@ func TestWhatWasNotRunFailsWhenTheInstanceIsDown(t *testing.T) {
 	require.Empty(t, in.queue)
 	require.Equal(t, failed, r.votes[0])
 	require.Equal(t, errPending, r.errs[0])
+}
+
+// The fault: to close a TLS connection is to send a farewell first, for which a
+// connection whose buffers are full waits for five seconds; all that time nobody could
+// queue anything.
+func TestClosingAConnectionDoesNotWaitForItsPeer(t *testing.T) {
+	ours, theirs := net.Pipe()
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	peer := tls.Server(theirs, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: web.TLS.Certificates, SessionTicketsDisabled: true})
+	greeted := make(chan error, 1)
+	go func() { greeted <- peer.Handshake() }()
+	conn := tls.Client(ours, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
+	require.NoError(t, conn.Handshake())
+	require.NoError(t, <-greeted)
+
+	in := newInstance(&Locker{config: defaults()}, 0, "an instance that reads nothing")
+	in.wire = newWire(conn)
+	began := time.Now()
+	in.dropWire()
+	require.Less(t, time.Since(began), time.Second)
+	require.NoError(t, theirs.Close())
 }

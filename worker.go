@@ -324,7 +324,7 @@ func (in *instance) giveUpBroken() {
 func (in *instance) dropWire() []flight {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	_ = in.wire.conn.Close()
+	cut(in.wire.conn)
 	flights := in.flights
 	in.wire, in.broken, in.flights, in.sentAt = nil, nil, nil, time.Time{}
 	return flights
