@@ -83,15 +83,15 @@ func (s *source) bench(ctx context.Context, prefix string, each time.Duration, a
 	if each <= 0 {
 		return exitUsage, errors.New("--time is not positive")
 	}
-	clients, err := s.clients()
+	endpoints, err := s.named()
+	if err != nil {
+		return exitUsage, err
+	}
+	clients, err := openClients(endpoints)
 	if err != nil {
 		return exitUsage, err
 	}
 	defer closeAll(clients)
-	endpoints, err := s.list()
-	if err != nil {
-		return exitUsage, err
-	}
 	// Its locks are its own: a server that has just started has forgotten none of them.
 	locker, err := redlock.Open(endpoints, redlock.WithKeyPrefix(prefix), redlock.WithQuarantine(0))
 	if err != nil {

@@ -16,7 +16,7 @@ const checkUsage = `Usage: redlock check [flags]
 Asks each instance whether it is fit for locks: whether it persists, evicts, is a
 replica, has a clock that can be relied on, gives the rights that locking takes, and
 more. Says what each finding means, and what to do about it. It takes about a second,
-changes no setting, and leaves nothing behind.
+changes no setting, and leaves nothing but a key that ends two seconds later.
 
 Exit codes:
 

@@ -126,13 +126,9 @@ func (s *source) named() ([]string, error) {
 	return endpoints, err
 }
 
-// clients returns a client of our own for each endpoint, to be closed by the
+// openClients returns a client of our own for each endpoint, to be closed by the
 // caller: redlock.Open reads the endpoints, and says what is wrong with them.
-func (s *source) clients() ([]*redis.Client, error) {
-	endpoints, err := s.named()
-	if err != nil {
-		return nil, err
-	}
+func openClients(endpoints []string) ([]*redis.Client, error) {
 	var clients []*redis.Client
 	locker, err := redlock.Open(endpoints, redlock.WithClientOptions(func(o *redis.Options) {
 		own := *o

@@ -76,12 +76,19 @@ func inspect(flags *flag.FlagSet) action {
 	asJSON := jsonFlag(flags)
 	return func(ctx context.Context, operands []string, stdout, stderr io.Writer) int {
 		name := operands[0]
-		clients, err := s.clients()
-		defer closeAll(clients)
-		if err = cmp.Or(err, checkName(name)); err != nil {
+		endpoints, err := s.named()
+		if err == nil {
+			err = checkName(name)
+		}
+		var clients []*redis.Client
+		if err == nil {
+			clients, err = openClients(endpoints)
+		}
+		if err != nil {
 			fmt.Fprintln(stderr, "redlock inspect:", err)
 			return exitUsage
 		}
+		defer closeAll(clients)
 		i := look(ctx, clients, prefix, name)
 		switch {
 		case ctx.Err() != nil:

@@ -96,7 +96,7 @@ func runCommand(flags *flag.FlagSet) action {
 		}
 		return nil
 	})
-	flags.Func("E", fmt.Sprintf("exit `code` when somebody else holds the lock (default %d)", exitBusy), func(text string) error {
+	flags.Func("E", fmt.Sprintf("exit `code` when somebody else holds the lock; with 0, nothing is printed then (default %d)", exitBusy), func(text string) error {
 		code, err := strconv.ParseUint(text, 10, 8)
 		j.busyCode = int(code)
 		if err != nil {
@@ -150,17 +150,20 @@ func cantRun(err error) (int, error) {
 	return code, fmt.Errorf("can't run the command: %w", err)
 }
 
-// why returns the exit code of a lock that was not acquired.
-func (j *job) why(ctx context.Context, err error) int {
+// why returns the exit code for a lock that was not acquired, and err unless that is
+// a success: then there is nothing to say, or cron would send it by mail.
+func (j *job) why(ctx context.Context, err error) (int, error) {
 	switch {
 	case ctx.Err() != nil:
-		return interrupted(ctx)
+		return interrupted(ctx), err
+	case errors.Is(err, redlock.ErrTaken) && j.busyCode == exitOK:
+		return exitOK, nil
 	case errors.Is(err, redlock.ErrTaken):
-		return j.busyCode
+		return j.busyCode, err
 	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrExpired):
-		return exitUnavailable
+		return exitUnavailable, err
 	}
-	return exitUsage // refused before it was asked for
+	return exitUsage, err // refused before it was asked for
 }
 
 // environment returns that of the command.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ func (j *job) runLocked(ctx context.Context, locker *redlock.Locker) (int, error
 	lock, err := locker.Acquire(waiting, j.name, j.ttl, append(j.wait, enough)...)
 	stop()
 	if err != nil {
-		return j.why(waiting, err), err
+		return j.why(waiting, err)
 	}
 	if waiting.Err() != nil { // at the last moment
 		_ = lock.Release(ctx)
@@ -47,16 +48,15 @@ func (j *job) runLocked(ctx context.Context, locker *redlock.Locker) (int, error
 		_ = lock.Release(ctx)
 		return cantRun(err)
 	}
+	code, lost := exitCode(s.status), context.Cause(kept)
 	freed := lock.Release(ctx)
-	code := exitCode(s.status)
 	switch {
 	case s.reason != nil:
-		if kept.Err() != nil {
-			freed = context.Cause(kept) // says more
-		}
-		return exitLost, s.account(freed)
+		return exitLost, s.account(cmp.Or(lost, freed)) // either names the instances
 	case errors.Is(freed, redlock.ErrLost):
 		return exitLost, fmt.Errorf("%w; the command had ended by itself, with code %d", freed, code)
+	case s.lives:
+		return exitLost, errLives
 	case freed != nil:
 		return code, fmt.Errorf("the lock stays until its ttl is over: %w", freed)
 	}
@@ -81,9 +81,10 @@ func catch(c chan<- os.Signal, signals ...syscall.Signal) {
 }
 
 const (
-	maxTick     = 100 * time.Millisecond // between two looks at the clocks
-	maxMargin   = 50 * time.Millisecond
-	afterKill   = time.Second            // what the kernel gets to remove a killed process
+	maxTick   = 100 * time.Millisecond // between two looks at the clocks
+	maxMargin = 50 * time.Millisecond
+	afterKill = time.Second          // what the kernel gets to remove a killed process
+	pollGroup = 5 * time.Millisecond // nobody tells when the last process of a group has ended
 )
 
 // margin returns how long before the end of the window the command is killed: a
@@ -92,7 +93,7 @@ func margin(ttl time.Duration) time.Duration { return min(ttl/20, maxMargin) }
 
 var (
 	errNotRenewed = errors.New("the lock could not be renewed in time")
-	errLeftovers  = errors.New("the command has ended, and what it started has not")
+	errLives      = errors.New("what the command has started could not be killed")
 )
 
 // A supervisor runs a command for as long as a lock holds, and not longer. It does
@@ -104,7 +105,7 @@ type supervisor struct {
 	tick    time.Duration
 	signals chan os.Signal
 
-	tty    *console          // nil: it is not ours to lend
+	tty    *console           // nil: it is not ours to lend
 	group  int                // the process group of the command, and its process id
 	end    time.Time          // of the window, as it was last seen
 	ended  bool               // the command has; others of its group may be left
@@ -112,6 +113,7 @@ type supervisor struct {
 	reason error              // why it is stopped; nil if it is not for the lock
 	stops  time.Time          // when it got SIGTERM; zero if it did not
 	killed time.Time          // when it got SIGKILL first; zero if it did not
+	lives  bool               // not all of it could be killed
 }
 
 // run starts the command, and returns when all of its process group have ended;
@@ -156,6 +158,7 @@ func (s *supervisor) run(cmd *exec.Cmd, kept context.Context) error {
 		case <-timer.C:
 		}
 	}
+	s.lives = s.alive()
 	return nil
 }
 
@@ -173,16 +176,18 @@ func (s *supervisor) enforce() time.Duration {
 		}
 		s.signal(syscall.SIGKILL)
 	}
-	next := min(s.tick, max(left-s.margin, 0))
-	if s.stops.IsZero() {
-		next = min(next, left-s.grace)
-	} else {
-		next = min(next, s.grace-now.Sub(s.stops))
+	next := s.tick
+	switch {
+	case !s.killed.IsZero():
+	case s.stops.IsZero():
+		next = min(next, left-s.grace, left-s.margin)
+	default:
+		next = min(next, s.grace-now.Sub(s.stops), left-s.margin)
 	}
 	if s.ended {
-		next = min(next, 5*time.Millisecond) // nobody tells when the last one of a group has ended
+		next = min(next, pollGroup)
 	}
-	return max(next, time.Millisecond)
+	return max(next, 0)
 }
 
 // left returns what is left of the window, on both clocks: the monotonic one stops
@@ -195,10 +200,11 @@ func (s *supervisor) left(now time.Time) time.Duration {
 	return min(s.end.Sub(now), s.end.Round(0).Sub(now.Round(0)))
 }
 
-// stop tells the command to end. There is no way back, also if the lock is renewed
-// after all: a command that has half ended is of no use.
+// stop tells the command, and what it has started, to end; reason is nil if that is
+// not for the lock. There is no way back, also if the lock is renewed after all: a
+// command that has half ended is of no use.
 func (s *supervisor) stop(reason error) {
-	if s.reason == nil && reason != errLeftovers {
+	if s.reason == nil {
 		s.reason = reason
 	}
 	if !s.stops.IsZero() {
@@ -218,8 +224,11 @@ func (s *supervisor) gone() bool {
 	if !s.ended {
 		return false
 	}
-	return errors.Is(syscall.Kill(-s.group, 0), syscall.ESRCH) || !s.killed.IsZero() && time.Since(s.killed) > afterKill
+	return !s.alive() || !s.killed.IsZero() && time.Since(s.killed) > afterKill
 }
+
+// alive reports whether a process of the group is left.
+func (s *supervisor) alive() bool { return !errors.Is(syscall.Kill(-s.group, 0), syscall.ESRCH) }
 
 // changed takes what the command has done: stopped or ended.
 func (s *supervisor) changed(status syscall.WaitStatus) {
@@ -239,7 +248,7 @@ func (s *supervisor) changed(status syscall.WaitStatus) {
 		_ = syscall.Kill(0, sig) // it was meant for the whole job, which may be a script
 	}
 	if !s.gone() {
-		s.stop(errLeftovers)
+		s.stop(nil) // what it has started
 	}
 }
 
@@ -287,10 +296,13 @@ func (s *supervisor) resume() {
 // account says what was done to the command, and why.
 func (s *supervisor) account(detail error) error {
 	done := "the command was told to stop, and ended"
-	if !s.killed.IsZero() {
+	switch {
+	case s.lives:
+		done = errLives.Error()
+	case !s.killed.IsZero():
 		done = "the command was told to stop, and killed"
 	}
-	if detail == nil || detail == s.reason {
+	if detail == nil || errors.Is(detail, s.reason) {
 		return fmt.Errorf("%w; %s", s.reason, done)
 	}
 	return fmt.Errorf("%w; %s (%w)", s.reason, done, detail)
