@@ -37,9 +37,6 @@ var update = flag.Bool("update", false, "write what the demo prints to testdata"
 const programEnv = "REDLOCK_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == beatCommand {
-		beat(os.Args[2:])
-	}
 	if os.Getenv(programEnv) != "" {
 		main()
 	}

@@ -1,3 +1,5 @@
+//go:build linux || darwin || freebsd || netbsd || openbsd || dragonfly
+
 package main
 
 import (
@@ -17,10 +19,7 @@ import (
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
-const (
-	longest = 20 * time.Second // for what must come
-	slack   = time.Second      // how late a busy machine may be
-)
+const slack = time.Second // how late a busy machine may be
 
 // A program is this program in a process of its own.
 type program struct {
@@ -84,11 +83,6 @@ func (p *program) says(text string) {
 	eventually(p.t, func() bool { return strings.Contains(p.stdout.String(), text) })
 }
 
-func eventually(t *testing.T, condition func() bool) {
-	t.Helper()
-	require.Eventually(t, condition, longest, 5*time.Millisecond)
-}
-
 // execute runs the program to its end.
 func execute(t *testing.T, endpoints []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
@@ -122,6 +116,12 @@ const (
 	beatEvery   = 2 * time.Millisecond
 	beatMost    = 30 * time.Second // it ends by itself, whatever happens to the test
 )
+
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == beatCommand {
+		beat(os.Args[2:])
+	}
+}
 
 // beat writes to a file when it lives and what signals it gets: the file's name is
 // the first argument. SIGTERM ends it, with 3, unless the second one is "stubborn".

@@ -211,6 +211,9 @@ func (s *supervisor) stop(reason error) {
 		return
 	}
 	s.stops = time.Now()
+	if s.left(s.stops) <= s.margin {
+		return // it is killed at once, as it is: one that is stopped does not run again
+	}
 	s.signal(syscall.SIGTERM)
 	s.signal(syscall.SIGCONT) // one that is stopped hears nothing
 }

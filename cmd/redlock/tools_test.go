@@ -17,6 +17,13 @@ import (
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
+const longest = 20 * time.Second // for what must come
+
+func eventually(t *testing.T, condition func() bool) {
+	t.Helper()
+	require.Eventually(t, condition, longest, 5*time.Millisecond)
+}
+
 // call runs the program in this process.
 func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
