@@ -202,6 +202,6 @@ func last(t *testing.T, file string) time.Time {
 func requireDead(t *testing.T, file string) {
 	t.Helper()
 	n := len(pulses(t, file, ""))
-	time.Sleep(50 * beatEvery) //nolint:revive // time for what must not happen
+	time.Sleep(50 * beatEvery) // for what must not happen
 	require.Len(t, pulses(t, file, ""), n)
 }
