@@ -138,10 +138,11 @@ func ask(ctx context.Context, c *redis.Client, key, fence string) *holding {
 	return h
 }
 
-// digest returns what tells owners apart without telling them.
+// digest returns what tells owners apart without telling them: 16 digits of the
+// SHA-256.
 func digest(owner string) string {
 	sum := sha256.Sum256([]byte(owner))
-	return hex.EncodeToString(sum[:6])
+	return hex.EncodeToString(sum[:8])
 }
 
 // fenceKey returns where the instances keep the fence of a lock: see docs/fencing.md.
