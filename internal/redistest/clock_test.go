@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -58,4 +59,17 @@ func TestAClockRunsAtARate(t *testing.T) {
 	c.MustDo(t, "SET", "k", "v", "PX", "30")
 	require.Eventually(t, func() bool { return c.MustDo(t, "GET", "k") == nil }, 10*time.Second, 5*time.Millisecond)
 	near(t, now, ahead(t, c))
+}
+
+func TestAClockThatCanNotStartLeavesNothing(t *testing.T) {
+	if err := CanSetClocks(); err != nil {
+		t.Skipf("SKIPPED, NOT PASSED: %v", err)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("REDLOCK_REDIS_SERVER", "/no/such/server")
+	_, err := LaunchWithClock()
+	require.ErrorContains(t, err, "/no/such/server")
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	require.Empty(t, left)
 }

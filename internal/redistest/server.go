@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -18,9 +17,7 @@ const (
 	startTimeout = 10 * time.Second // from the fork to the first answer
 	startPoll    = 2 * time.Millisecond
 	loadGrace    = 500 * time.Millisecond // from the first answer to the end of loading
-	pauseTimeout = 2 * time.Second
-	pausePoll    = 100 * time.Microsecond
-	portTries    = 10 // ports a Launch tries before it gives up
+	portTries    = 10                     // ports a Launch tries before it gives up
 )
 
 // Server is one redis-server process on 127.0.0.1. Its methods may be called
@@ -33,7 +30,7 @@ type Server struct {
 	mu     sync.Mutex
 	addr   string // constant once Launch has returned
 	args   []string
-	proc   *process // the last one started; it may be dead
+	proc   *Process // the last one started; it may be dead
 	closed bool
 }
 
@@ -42,9 +39,14 @@ type Server struct {
 // arguments; unless they say so nothing is persisted. If the start fails, the
 // error ends with the last lines of the server's log. Stop the server with
 // Close; on Linux it also dies with this process, however that ends.
-func Launch(args ...string) (*Server, error) { return launch(nil, args) }
+func Launch(args ...string) (*Server, error) { return launch("", nil, args) }
 
-func launch(env, args []string) (*Server, error) {
+// LaunchOn is [Launch] for a server on addr, "127.0.0.1:port". It fails if something
+// else listens there.
+func LaunchOn(addr string, args ...string) (*Server, error) { return launch(addr, nil, args) }
+
+// launch takes a free port if addr is empty.
+func launch(addr string, env, args []string) (*Server, error) {
 	bin, err := binary()
 	if err != nil {
 		return nil, err
@@ -53,16 +55,22 @@ func launch(env, args []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: bin, dir: dir, env: env, args: args}
+	s := &Server{bin: bin, dir: dir, env: env, addr: addr, args: args}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if addr != "" {
+		if err = s.startLocked(); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+		return s, nil
+	}
 	// A port that was free a moment ago may be taken now, by the server of
 	// another test process for one. Only the server's own bind decides.
 	for range portTries {
 		if s.addr, err = FreeAddr(); err != nil {
 			break
 		}
-		if err = s.startLocked(); !errors.Is(err, errPortTaken) {
+		if err = s.startLocked(); !errors.Is(err, ErrPortTaken) {
 			break
 		}
 	}
@@ -97,7 +105,7 @@ func (s *Server) PID() int {
 	if !s.proc.alive() {
 		return 0
 	}
-	return s.proc.pid()
+	return s.proc.PID()
 }
 
 // Kill ends the server with SIGKILL and returns when it is gone. What it had not
@@ -106,7 +114,7 @@ func (s *Server) PID() int {
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proc.kill()
+	return s.proc.Kill()
 }
 
 // Restart kills the server if it runs and starts it again: same port, same
@@ -131,7 +139,7 @@ func (s *Server) restartLocked(args []string) error {
 	if s.closed {
 		return errors.New("redistest: the server is closed")
 	}
-	if err := s.proc.kill(); err != nil {
+	if err := s.proc.Kill(); err != nil {
 		return err
 	}
 	s.args = args
@@ -144,24 +152,7 @@ func (s *Server) restartLocked(args []string) error {
 func (s *Server) Pause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.proc.alive() {
-		return errors.New("redistest: pause: the server does not run")
-	}
-	if _, err := stopped(s.proc.pid()); err != nil {
-		return fmt.Errorf("redistest: pause: %w", err)
-	}
-	if err := s.proc.cmd.Process.Signal(sigStop); err != nil {
-		return fmt.Errorf("redistest: pause: %w", err)
-	}
-	for deadline := time.Now().Add(pauseTimeout); ; time.Sleep(pausePoll) {
-		is, err := stopped(s.proc.pid())
-		if is || err != nil {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("redistest: pause: process %d does not stop", s.proc.pid())
-		}
-	}
+	return s.proc.Pause()
 }
 
 // Resume lets a paused server go on. Resuming one that is not paused does
@@ -169,10 +160,7 @@ func (s *Server) Pause() error {
 func (s *Server) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.proc.alive() {
-		return errors.New("redistest: resume: the server does not run")
-	}
-	return s.proc.cmd.Process.Signal(sigCont)
+	return s.proc.Resume()
 }
 
 // Close kills the server, paused or not (SIGKILL reaches a stopped process too),
@@ -184,11 +172,12 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.closed = true
-	return errors.Join(s.proc.kill(), os.RemoveAll(s.dir))
+	return errors.Join(s.proc.Kill(), os.RemoveAll(s.dir))
 }
 
-// errPortTaken is what startLocked fails with when the server could not bind.
-var errPortTaken = errors.New("the port is taken")
+// ErrPortTaken is what a start fails with when something else listens on the
+// server's port.
+var ErrPortTaken = errors.New("the port is taken")
 
 // startLocked starts a process and waits until it answers. It leaves no process
 // behind when it fails.
@@ -214,16 +203,16 @@ func (s *Server) startLocked() error {
 	}
 	cmd := exec.Command(s.bin, append(args, s.args...)...)
 	cmd.Env = append(os.Environ(), s.env...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = s.dir, log, log, procAttr()
-	if s.proc, err = spawn(cmd); err != nil {
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	if s.proc, err = Spawn(cmd); err != nil {
 		return err
 	}
 	if err = s.awaitReady(ownLog); err == nil {
 		return nil
 	}
-	err = errors.Join(err, s.proc.kill())
+	err = errors.Join(err, s.proc.Kill())
 	if bytes.Contains(ownLog(), []byte("Address already in use")) {
-		err = errors.Join(errPortTaken, err)
+		err = errors.Join(ErrPortTaken, err)
 	}
 	return fmt.Errorf("redistest: %s on %s: %w\n%s", s.bin, s.addr, err, tail(ownLog(), 20))
 }
@@ -234,7 +223,7 @@ func (s *Server) startLocked() error {
 // this process, or, if it is an error reply, this process must have logged that
 // its listeners are up.
 func (s *Server) awaitReady(ownLog func() []byte) error {
-	name := fmt.Sprintf("\r\nprocess_id:%d\r\n", s.proc.pid())
+	name := fmt.Sprintf("\r\nprocess_id:%d\r\n", s.proc.PID())
 	timeout := time.After(startTimeout)
 	var answered time.Time
 	for {
@@ -255,7 +244,7 @@ func (s *Server) awaitReady(ownLog func() []byte) error {
 			return nil
 		}
 		select {
-		case <-s.proc.done:
+		case <-s.proc.Done():
 			return fmt.Errorf("it ended at once: %v", s.proc.cmd.ProcessState)
 		case <-timeout:
 			return errors.Join(fmt.Errorf("no answer of its own in %v", startTimeout), err)
@@ -268,59 +257,4 @@ func (s *Server) awaitReady(ownLog func() []byte) error {
 func tail(text []byte, n int) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-// process is one run of a server. The nil process is a dead one.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed once the process has been waited for
-}
-
-// spawn starts cmd on a goroutine that keeps its thread until the process has
-// been waited for. Pdeathsig is sent when the thread that forked ends, not when
-// the process does: forking on the caller's thread would kill the server
-// whenever that thread happens to go. The goroutine is also the one who waits,
-// so it lives exactly as long as the server and kill waits for it.
-func spawn(cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // "signal: killed" is the usual end
-		}
-		close(p.done)
-	}()
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
-func (p *process) alive() bool {
-	if p == nil {
-		return false
-	}
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
-
-func (p *process) kill() error {
-	if !p.alive() {
-		return nil
-	}
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	<-p.done
-	return nil
 }
