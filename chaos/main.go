@@ -2,6 +2,7 @@
 // guaranteed, what breaks without it, and what a quorum is worth over one Redis.
 //
 //	go run ./chaos            lists what there is
+//	go run ./chaos faults     real faults on real servers, and a checker
 //	go run ./chaos compare    one Redis against quorums, under the same faults
 package main
 
@@ -12,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/quorumlock/redlock/chaos/faults"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -26,10 +29,15 @@ type command struct {
 
 // commands are the subcommands, in the order of the help text.
 func commands() []command {
-	return []command{}
+	return []command{
+		{"faults", "real faults on redis-server processes, and what clients did meanwhile, checked", faults.Main},
+	}
 }
 
 func main() {
+	if code, isClient := faults.Client(); isClient {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -84,5 +84,8 @@ func Recovery(holds []Hold, at int64) (time.Duration, bool) {
 			first = min(first, h.Answered)
 		}
 	}
-	return time.Duration(first - at), first != Open
+	if first == Open {
+		return 0, false
+	}
+	return time.Duration(first - at), true
 }
