@@ -14,6 +14,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/quorumlock/redlock/chaos/compare"
+	"github.com/quorumlock/redlock/chaos/control"
 	"github.com/quorumlock/redlock/chaos/faults"
 )
 
@@ -31,6 +33,8 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"faults", "real faults on redis-server processes, and what clients did meanwhile, checked", faults.Main},
+		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
+		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
 	}
 }
 

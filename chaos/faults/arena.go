@@ -21,7 +21,7 @@ import (
 type instance struct {
 	name   string
 	server *redistest.Server
-	clock  *redistest.ClockServer // the same server; nil: it has the machine's clock
+	clock  *redistest.Clock // the same server; nil: it has the machine's clock
 	proxy  *redistest.Proxy
 
 	// Where it has a replica: that, and the proxy through which it follows.
@@ -155,10 +155,7 @@ func (a *arena) close() error {
 		if in.link != nil {
 			in.link.Close()
 		}
-		switch {
-		case in.clock != nil:
-			errs = append(errs, in.clock.Close())
-		case in.server != nil:
+		if in.server != nil {
 			errs = append(errs, in.server.Close())
 		}
 		if in.replica != nil {

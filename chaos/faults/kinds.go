@@ -222,7 +222,7 @@ var (
 			return 0, err
 		}
 		by := time.Duration(300+s.rand.IntN(1000)) * ms
-		if err := s.instance.clock.Jump(by); err != nil {
+		if err := s.instance.clock.Shift(by); err != nil {
 			return 0, err
 		}
 		s.wait(ctx)
@@ -230,11 +230,11 @@ var (
 	}}
 	clockRuns = fault{name: "clock at another rate", least: 30 * ms, most: 150 * ms, do: func(ctx context.Context, s *strike) (int, error) {
 		since := met(s.instance.proxy)
-		if err := s.instance.clock.Rate(0.995 + 0.01*s.rand.Float64()); err != nil {
+		if err := s.instance.clock.RunAt(0.995 + 0.01*s.rand.Float64()); err != nil {
 			return 0, err
 		}
 		s.wait(ctx)
-		return since(), s.instance.clock.Rate(1)
+		return since(), s.instance.clock.RunAt(1)
 	}}
 )
 

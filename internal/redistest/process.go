@@ -14,21 +14,21 @@ const (
 	pausePoll    = 100 * time.Microsecond
 )
 
-// A Process is a child process that does not outlive this one: on Linux it dies with
-// it, however that ends, paused or not. The nil Process is a dead one. Its methods may
-// be called from any goroutine.
+// Process is a child process: a server, or a client that is to be stopped past
+// its lease. On Linux it dies with this process, however that ends. The nil
+// Process is a dead one.
 type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed once the process has been waited for
 }
 
-// Spawn starts cmd, whose SysProcAttr it sets.
+// Spawn starts cmd and waits for it in the background; end it with Kill.
 //
-// It does so on a goroutine that keeps its thread until the process has been waited
-// for. Pdeathsig is sent when the thread that forked ends, not when
-// the process does: forking on the caller's thread would kill the child
-// whenever that thread happens to go. The goroutine is also the one who waits,
-// so it lives exactly as long as the child and Kill waits for it.
+// It forks on a goroutine that keeps its thread until the process has been waited
+// for. Pdeathsig is sent when the thread that forked ends, not when the process
+// does: forking on the caller's thread would kill the child whenever that thread
+// happens to go. The goroutine is also the one who waits, so it lives exactly as
+// long as the child and Kill waits for it.
 func Spawn(cmd *exec.Cmd) (*Process, error) {
 	cmd.SysProcAttr = procAttr()
 	p := &Process{cmd: cmd, done: make(chan struct{})}
@@ -49,16 +49,18 @@ func Spawn(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// PID returns its id, also when it has ended.
+// PID returns the id of the process, also when it is dead.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done returns a channel that is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended and was waited
+// for.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // ExitCode returns what it exited with once it is done, and -1 if a signal ended it.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-func (p *Process) alive() bool {
+// Alive reports whether the process has not been waited for yet.
+func (p *Process) Alive() bool {
 	if p == nil {
 		return false
 	}
@@ -70,10 +72,10 @@ func (p *Process) alive() bool {
 	}
 }
 
-// Kill ends it with SIGKILL and returns when it is gone. Killing one that has ended is
-// no error.
+// Kill ends the process with SIGKILL, which reaches a stopped one too, and returns
+// when it is gone. Killing a dead one is no error.
 func (p *Process) Kill() error {
-	if !p.alive() {
+	if !p.Alive() {
 		return nil
 	}
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -83,17 +85,17 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Pause stops it with SIGSTOP and returns when it has really stopped: the signal is
-// only on its way when kill(2) returns, and something could slip in.
+// Pause stops the process with SIGSTOP and returns when it has really stopped:
+// the signal is only on its way when kill(2) returns.
 func (p *Process) Pause() error {
-	if !p.alive() {
-		return errors.New("redistest: pause: the process does not run")
+	if !p.Alive() {
+		return errNotRunning
 	}
 	if _, err := stopped(p.PID()); err != nil {
-		return fmt.Errorf("redistest: pause: %w", err)
+		return err
 	}
 	if err := p.cmd.Process.Signal(sigStop); err != nil {
-		return fmt.Errorf("redistest: pause: %w", err)
+		return err
 	}
 	for deadline := time.Now().Add(pauseTimeout); ; time.Sleep(pausePoll) {
 		is, err := stopped(p.PID())
@@ -101,16 +103,17 @@ func (p *Process) Pause() error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("redistest: pause: process %d does not stop", p.PID())
+			return fmt.Errorf("process %d does not stop", p.PID())
 		}
 	}
 }
 
-// Resume lets a paused process go on. Resuming one that is not paused does nothing;
-// one that has ended is an error.
+// Resume lets a paused process go on, and does nothing to one that is not paused.
 func (p *Process) Resume() error {
-	if !p.alive() {
-		return errors.New("redistest: resume: the process does not run")
+	if !p.Alive() {
+		return errNotRunning
 	}
 	return p.cmd.Process.Signal(sigCont)
 }
+
+var errNotRunning = errors.New("the process does not run")

@@ -39,14 +39,19 @@ type Server struct {
 // arguments; unless they say so nothing is persisted. If the start fails, the
 // error ends with the last lines of the server's log. Stop the server with
 // Close; on Linux it also dies with this process, however that ends.
-func Launch(args ...string) (*Server, error) { return launch("", nil, args) }
+func Launch(args ...string) (*Server, error) {
+	return launch("", args, unprepared)
+}
 
-// LaunchOn is [Launch] for a server on addr, "127.0.0.1:port". It fails if something
-// else listens there.
-func LaunchOn(addr string, args ...string) (*Server, error) { return launch(addr, nil, args) }
+// LaunchOn is [Launch] for a server on addr, "127.0.0.1:port". It fails with
+// [ErrPortTaken] if something else listens there.
+func LaunchOn(addr string, args ...string) (*Server, error) { return launch(addr, args, unprepared) }
 
-// launch takes a free port if addr is empty.
-func launch(addr string, env, args []string) (*Server, error) {
+func unprepared(string) (env []string, err error) { return nil, nil }
+
+// launch is LaunchOn, or Launch if addr is empty, with what prepare, which may put files into the server's
+// directory, wants in its environment.
+func launch(addr string, args []string, prepare func(dir string) (env []string, err error)) (*Server, error) {
 	bin, err := binary()
 	if err != nil {
 		return nil, err
@@ -55,11 +60,15 @@ func launch(addr string, env, args []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	env, err := prepare(dir)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
 	s := &Server{bin: bin, dir: dir, env: env, addr: addr, args: args}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if addr != "" {
-		if err = s.startLocked(); err != nil {
+		if err := s.startLocked(); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 		return s, nil
@@ -102,7 +111,7 @@ func (s *Server) Dir() string { return s.dir }
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.proc.alive() {
+	if !s.proc.Alive() {
 		return 0
 	}
 	return s.proc.PID()
@@ -152,7 +161,10 @@ func (s *Server) restartLocked(args []string) error {
 func (s *Server) Pause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proc.Pause()
+	if err := s.proc.Pause(); err != nil {
+		return fmt.Errorf("redistest: pause: %w", err)
+	}
+	return nil
 }
 
 // Resume lets a paused server go on. Resuming one that is not paused does
@@ -160,7 +172,10 @@ func (s *Server) Pause() error {
 func (s *Server) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proc.Resume()
+	if err := s.proc.Resume(); err != nil {
+		return fmt.Errorf("redistest: resume: %w", err)
+	}
+	return nil
 }
 
 // Close kills the server, paused or not (SIGKILL reaches a stopped process too),
@@ -244,7 +259,7 @@ func (s *Server) awaitReady(ownLog func() []byte) error {
 			return nil
 		}
 		select {
-		case <-s.proc.Done():
+		case <-s.proc.done:
 			return fmt.Errorf("it ended at once: %v", s.proc.cmd.ProcessState)
 		case <-timeout:
 			return errors.Join(fmt.Errorf("no answer of its own in %v", startTimeout), err)
