@@ -16,7 +16,7 @@ func TestWhatWasSentToAHungInstanceIsDoneInTheEnd(t *testing.T) {
 		c.Slow(0, time.Hour)
 		conn, err := c.instances[0].dial()
 		require.NoError(t, err)
-		for _, key := range []string{"q", "r"} {
+		for _, key := range []string{"p", "q", "r"} {
 			_, err := fmt.Fprintf(conn, "*3\r\n$3\r\nSET\r\n$1\r\n%s\r\n$5\r\nowner\r\n", key)
 			require.NoError(t, err)
 		}
