@@ -135,7 +135,9 @@ func (l *Locker) stop(ctx context.Context) []error {
 	for _, in := range l.instances {
 		in.shut()
 		if l.owned {
-			in.tap.close() // breaks the connection that is in use
+			if in.tap != nil {
+				in.tap.close() // breaks the connection that is in use
+			}
 			_ = in.other.Close()
 		}
 	}

@@ -126,7 +126,7 @@ func printable(s string) bool {
 // take.
 //
 // It returns two: one for locking, to be made again for each connection, with the tap
-// on its connection; and one for the rest.
+// on it; and one for the rest, and for all if there is no other.
 func (e *endpoint) newClients(life context.Context, c *config) (locking func(*tap) *redis.Client, other *redis.Client, err error) {
 	defer func() {
 		if p := recover(); p != nil { // how the client refuses settings
@@ -180,6 +180,9 @@ func (e *endpoint) newClients(life context.Context, c *config) (locking func(*ta
 		return conn, nil
 	}
 	other = redis.NewClient(o)
+	if o.Limiter != nil || o.StreamingCredentialsProvider != nil {
+		return nil, other, nil // which want to see every command, or every connection while it lives
+	}
 	return func(t *tap) *redis.Client {
 		o := *o
 		o.Dialer = t.wrap(o.Dialer)

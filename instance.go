@@ -110,7 +110,12 @@ func newInstance(l *Locker, index int, name string) *instance {
 
 // build gives in the clients that Open built for it.
 func (in *instance) build(remake func(*tap) *redis.Client, other *redis.Client) {
-	in.tap, in.remake, in.other = &tap{}, remake, other
+	in.remake, in.client, in.other = remake, other, other
+	if remake == nil {
+		in.dials = countDials(other)
+		return
+	}
+	in.tap = &tap{}
 	in.client = remake(in.tap)
 	in.dials = &in.tap.dials
 	in.dials.n.Store(1)

@@ -349,3 +349,25 @@ func TestTheOnlyInstanceIsReadByItsCaller(t *testing.T) {
 	}, "the worker rests, and the caller sends and reads")
 	require.Equal(t, refused, r.votes[0])
 }
+
+// A limiter sees every command, and says no when it is told to.
+type limiter struct{ allowed, reported atomic.Int64 }
+
+func (l *limiter) Allow() error       { l.allowed.Add(1); return nil }
+func (l *limiter) ReportResult(error) { l.reported.Add(1) }
+
+// What has to see every command of a client sees every batch.
+func TestALimiterSeesEveryBatch(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var seen limiter
+	l := opened(t, []string{s.Addr()}, WithClientOptions(func(o *redis.Options) { o.Limiter = &seen }))
+	warmUp(t, l)
+	for range 10 {
+		before := seen.allowed.Load()
+		k, err := l.TryAcquire(t.Context(), "r", time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, k.Release(t.Context()))
+		require.Equal(t, before+2, seen.allowed.Load())
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/quorumlock/redlock/chaos/control"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -26,7 +28,9 @@ type command struct {
 
 // commands are the subcommands, in the order of the help text.
 func commands() []command {
-	return []command{}
+	return []command{
+		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
+	}
 }
 
 func main() {
