@@ -1,6 +1,7 @@
 package recipes
 
 import (
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -19,7 +20,7 @@ func documents(t *testing.T, name string) (docs []map[string]any) {
 	for d := yaml.NewDecoder(f); ; {
 		var doc map[string]any
 		err := d.Decode(&doc)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return docs
 		}
 		require.NoError(t, err, name)
