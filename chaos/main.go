@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/quorumlock/redlock/chaos/compare"
 	"github.com/quorumlock/redlock/chaos/control"
 )
 
@@ -29,6 +30,7 @@ type command struct {
 // commands are the subcommands, in the order of the help text.
 func commands() []command {
 	return []command{
+		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
 		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
 	}
 }
