@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -210,6 +211,7 @@ func OwnerDigest(owner string) string {
 // A history is what a lock remembers for the observer.
 type history struct {
 	ctx      context.Context //nolint:containedctx // of the acquire
+	extends  account
 	early    bool            // its loss was signalled before the end of its window
 	lost     bool            // its loss was told
 	outlived bool            // that its holder outlived it was told
@@ -236,11 +238,19 @@ func (r *round) tallied(now time.Time) RoundTally {
 	}
 }
 
-// An account is what an acquire remembers of its rounds for the observer.
+// An account is what is remembered of the rounds of an acquire, or of the extends of a
+// lock.
 type account struct {
 	rounds int
 	last   []RoundTally
-	room   [1]RoundTally // for the one that most have
+}
+
+func (a *account) add(t RoundTally) {
+	a.rounds++
+	if len(a.last) == maxTallies {
+		a.last = a.last[:copy(a.last, a.last[1:])]
+	}
+	a.last = append(a.last, t)
 }
 
 // note remembers a round of the acquire.
@@ -251,14 +261,8 @@ func (q *request) note(r *round) {
 	}
 	if q.account == nil {
 		q.account = &account{}
-		q.account.last = q.account.room[:0]
 	}
-	a := q.account
-	a.rounds++
-	if len(a.last) == maxTallies {
-		a.last = a.last[:copy(a.last, a.last[1:])]
-	}
-	a.last = append(a.last, r.tallied(r.locker.now()))
+	q.account.add(r.tallied(r.locker.now()))
 }
 
 func (l *Locker) observeAcquire(ctx context.Context, q *request, k *Lock, err error) {
@@ -285,14 +289,21 @@ func (l *Locker) observeAcquire(ctx context.Context, q *request, k *Lock, err er
 // observeExtend tells of an extend whose votes were just taken.
 func (k *Lock) observeExtend(x extension, renewal bool, err error) {
 	d := k.locker.dispatcher
-	if d == nil || d.Extend == nil {
+	if d == nil || d.Extend == nil && d.Release == nil {
 		return
 	}
 	now := k.locker.now()
+	tally := x.round.tallied(now)
+	k.mu.Lock()
+	k.history.extends.add(tally)
+	k.mu.Unlock()
+	if d.Extend == nil {
+		return
+	}
 	e := ExtendEvent{
 		LockEvent: k.event(x.round.ctx), Outcome: classify(err, OutcomeExtended), Err: err, Renewal: renewal,
 		Start: x.round.start, End: now, TTL: x.ttl, Left: max(x.before.remaining(now), 0), Remaining: max(k.Remaining(), 0),
-		Round: x.round.tallied(now),
+		Round: tally,
 	}
 	send(d, false, k, d.Extend, e)
 }
@@ -391,6 +402,7 @@ func (k *Lock) observeRelease(ctx context.Context, r *round, err error) {
 	e.Again = h.released
 	h.released = true
 	e.TTL, e.Used, e.Outlived = k.ttl, h.used, h.late
+	e.Extends, e.Last = h.extends.rounds, slices.Clone(h.extends.last)
 	if !e.Again {
 		e.Start = h.letGo
 	}

@@ -176,7 +176,9 @@ type ReleaseEvent struct {
 	Used     float64       // the share of the ttl that had gone by at Start since it was last set; above 1: too much
 	Outlived time.Duration // how long after the end of its lease the holder came; 0: in time
 	Again    bool          // a Release before did not work: the hold has been told
-	Round    RoundTally    // zero if the lock had been lost before: then nothing is asked
+	Extends  int           // of the hold, renewals and those that failed included
+	Last     []RoundTally  // of the last of them, 32 at most
+	Round    RoundTally    // of the release; zero if the lock had been lost before: then nothing is asked
 }
 
 // A RoundTally is how the votes of a round stood when its caller went on, which is as

@@ -139,6 +139,8 @@ func TestObserverHearsTheLifeOfALock(t *testing.T) {
 	require.Less(t, f.Used, 0.5)
 	require.Zero(t, f.Outlived)
 	require.GreaterOrEqual(t, f.Round.Granted, 2)
+	require.Equal(t, 1, f.Extends)
+	require.Equal(t, []redlock.RoundTally{e.Round}, f.Last)
 
 	require.Len(t, told[redlock.ReleaseEvent](r), 1, "the second one released nothing")
 	require.Len(t, told[redlock.ExtendEvent](r), 1, "the second one asked nobody")
