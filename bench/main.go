@@ -26,6 +26,11 @@ func main() {
 		exit(obey(text, os.Stdin, os.Stdout))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	if len(os.Args) > 1 && os.Args[1] == contenderCommand {
+		err := contend(ctx, os.Args[2:], os.Stdin, os.Stdout)
+		stop()
+		exit(err)
+	}
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	exit(err)

@@ -12,6 +12,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/quorumlock/redlock/chaos/compare"
+	"github.com/quorumlock/redlock/chaos/control"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -26,7 +29,10 @@ type command struct {
 
 // commands are the subcommands, in the order of the help text.
 func commands() []command {
-	return []command{}
+	return []command{
+		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
+		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
+	}
 }
 
 func main() {

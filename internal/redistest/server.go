@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -18,9 +17,7 @@ const (
 	startTimeout = 10 * time.Second // from the fork to the first answer
 	startPoll    = 2 * time.Millisecond
 	loadGrace    = 500 * time.Millisecond // from the first answer to the end of loading
-	pauseTimeout = 2 * time.Second
-	pausePoll    = 100 * time.Microsecond
-	portTries    = 10 // ports a Launch tries before it gives up
+	portTries    = 10                     // ports a Launch tries before it gives up
 )
 
 // Server is one redis-server process on 127.0.0.1. Its methods may be called
@@ -33,7 +30,7 @@ type Server struct {
 	mu     sync.Mutex
 	addr   string // constant once Launch has returned
 	args   []string
-	proc   *process // the last one started; it may be dead
+	proc   *Process // the last one started; it may be dead
 	closed bool
 }
 
@@ -42,9 +39,13 @@ type Server struct {
 // arguments; unless they say so nothing is persisted. If the start fails, the
 // error ends with the last lines of the server's log. Stop the server with
 // Close; on Linux it also dies with this process, however that ends.
-func Launch(args ...string) (*Server, error) { return launch(nil, args) }
+func Launch(args ...string) (*Server, error) {
+	return launch(args, func(string) ([]string, error) { return nil, nil })
+}
 
-func launch(env, args []string) (*Server, error) {
+// launch is Launch, with what prepare, which may put files into the server's
+// directory, wants in its environment.
+func launch(args []string, prepare func(dir string) (env []string, err error)) (*Server, error) {
 	bin, err := binary()
 	if err != nil {
 		return nil, err
@@ -52,6 +53,10 @@ func launch(env, args []string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "redistest-")
 	if err != nil {
 		return nil, err
+	}
+	env, err := prepare(dir)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	s := &Server{bin: bin, dir: dir, env: env, args: args}
 	s.mu.Lock()
@@ -94,10 +99,10 @@ func (s *Server) Dir() string { return s.dir }
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.proc.alive() {
+	if !s.proc.Alive() {
 		return 0
 	}
-	return s.proc.pid()
+	return s.proc.PID()
 }
 
 // Kill ends the server with SIGKILL and returns when it is gone. What it had not
@@ -106,7 +111,7 @@ func (s *Server) PID() int {
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proc.kill()
+	return s.proc.Kill()
 }
 
 // Restart kills the server if it runs and starts it again: same port, same
@@ -131,7 +136,7 @@ func (s *Server) restartLocked(args []string) error {
 	if s.closed {
 		return errors.New("redistest: the server is closed")
 	}
-	if err := s.proc.kill(); err != nil {
+	if err := s.proc.Kill(); err != nil {
 		return err
 	}
 	s.args = args
@@ -144,24 +149,10 @@ func (s *Server) restartLocked(args []string) error {
 func (s *Server) Pause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.proc.alive() {
-		return errors.New("redistest: pause: the server does not run")
-	}
-	if _, err := stopped(s.proc.pid()); err != nil {
+	if err := s.proc.Pause(); err != nil {
 		return fmt.Errorf("redistest: pause: %w", err)
 	}
-	if err := s.proc.cmd.Process.Signal(sigStop); err != nil {
-		return fmt.Errorf("redistest: pause: %w", err)
-	}
-	for deadline := time.Now().Add(pauseTimeout); ; time.Sleep(pausePoll) {
-		is, err := stopped(s.proc.pid())
-		if is || err != nil {
-			return err
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("redistest: pause: process %d does not stop", s.proc.pid())
-		}
-	}
+	return nil
 }
 
 // Resume lets a paused server go on. Resuming one that is not paused does
@@ -169,10 +160,10 @@ func (s *Server) Pause() error {
 func (s *Server) Resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.proc.alive() {
-		return errors.New("redistest: resume: the server does not run")
+	if err := s.proc.Resume(); err != nil {
+		return fmt.Errorf("redistest: resume: %w", err)
 	}
-	return s.proc.cmd.Process.Signal(sigCont)
+	return nil
 }
 
 // Close kills the server, paused or not (SIGKILL reaches a stopped process too),
@@ -184,7 +175,7 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.closed = true
-	return errors.Join(s.proc.kill(), os.RemoveAll(s.dir))
+	return errors.Join(s.proc.Kill(), os.RemoveAll(s.dir))
 }
 
 // errPortTaken is what startLocked fails with when the server could not bind.
@@ -214,14 +205,14 @@ func (s *Server) startLocked() error {
 	}
 	cmd := exec.Command(s.bin, append(args, s.args...)...)
 	cmd.Env = append(os.Environ(), s.env...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = s.dir, log, log, procAttr()
-	if s.proc, err = spawn(cmd); err != nil {
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	if s.proc, err = Spawn(cmd); err != nil {
 		return err
 	}
 	if err = s.awaitReady(ownLog); err == nil {
 		return nil
 	}
-	err = errors.Join(err, s.proc.kill())
+	err = errors.Join(err, s.proc.Kill())
 	if bytes.Contains(ownLog(), []byte("Address already in use")) {
 		err = errors.Join(errPortTaken, err)
 	}
@@ -234,7 +225,7 @@ func (s *Server) startLocked() error {
 // this process, or, if it is an error reply, this process must have logged that
 // its listeners are up.
 func (s *Server) awaitReady(ownLog func() []byte) error {
-	name := fmt.Sprintf("\r\nprocess_id:%d\r\n", s.proc.pid())
+	name := fmt.Sprintf("\r\nprocess_id:%d\r\n", s.proc.PID())
 	timeout := time.After(startTimeout)
 	var answered time.Time
 	for {
@@ -268,59 +259,4 @@ func (s *Server) awaitReady(ownLog func() []byte) error {
 func tail(text []byte, n int) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-// process is one run of a server. The nil process is a dead one.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed once the process has been waited for
-}
-
-// spawn starts cmd on a goroutine that keeps its thread until the process has
-// been waited for. Pdeathsig is sent when the thread that forked ends, not when
-// the process does: forking on the caller's thread would kill the server
-// whenever that thread happens to go. The goroutine is also the one who waits,
-// so it lives exactly as long as the server and kill waits for it.
-func spawn(cmd *exec.Cmd) (*process, error) {
-	p := &process{cmd: cmd, done: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // "signal: killed" is the usual end
-		}
-		close(p.done)
-	}()
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
-func (p *process) alive() bool {
-	if p == nil {
-		return false
-	}
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
-
-func (p *process) kill() error {
-	if !p.alive() {
-		return nil
-	}
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	<-p.done
-	return nil
 }
