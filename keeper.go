@@ -333,6 +333,7 @@ func (g *keeping) conclude() {
 		r.giveUp(&timeoutError{k.locker.voteLimit(ttl)})
 	}
 	g.failure = k.concludeExtend(context.Background(), g.renewal)
+	k.observeExtend(g.renewal, true, g.failure)
 	g.drop()
 	if g.failure != nil {
 		delay := min(max(ttl/retryPart, minRetry), maxRetry)

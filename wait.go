@@ -11,6 +11,9 @@ import (
 // waited for as long as it wanted, or the Locker closes. last is its last round,
 // if it had one.
 func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
+	w.q.waiting = l.now()
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
 	for n := 0; ; n++ {
 		r, again := l.pause(w, &last, n)
 		if !again {
