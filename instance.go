@@ -5,7 +5,6 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"runtime"
 	"slices"
@@ -568,7 +567,7 @@ func (in *instance) setSentAt(t time.Time) {
 // succeeds.
 func (in *instance) setDown(cause error, now time.Time) {
 	in.backoff = min(max(2*in.backoff, probeFirst), in.locker.keeper.longestBackoff())
-	in.probeAt = now.Add(in.backoff/2 + rand.N(in.backoff))
+	in.probeAt = now.Add(in.backoff/2 + in.locker.jitter(in.backoff))
 	in.mu.Lock()
 	first := in.down == nil
 	in.down = cause

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -12,7 +13,8 @@ import (
 
 // config is what the options of Open and New set.
 type config struct {
-	now             func() time.Time // of this client; a simulation gives each its own
+	now             func() time.Time                  // of this client; a simulation gives each its own
+	jitter          func(time.Duration) time.Duration // random, from 0 to less than what it is given; a simulation repeats it
 	driftFactor     float64
 	driftBase       time.Duration
 	instanceTimeout time.Duration // 0: by the ttl
@@ -31,6 +33,7 @@ type config struct {
 func defaults() config {
 	return config{
 		now:         time.Now,
+		jitter:      rand.N[time.Duration],
 		driftFactor: 0.01,
 		driftBase:   2 * time.Millisecond,
 		retryMin:    10 * time.Millisecond,

@@ -33,7 +33,7 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 		require.NoError(t, WithRetryDelay(d.least, d.most)(&c))
 		for _, n := range roundNumbers {
 			for range 50 {
-				got := backoff(n, d.least, d.most)
+				got := backoff(n, d.least, d.most, rand.N[time.Duration])
 				require.GreaterOrEqual(t, got, d.least, "round %d of %v", n, d)
 				require.LessOrEqual(t, got, d.most, "round %d of %v", n, d)
 			}
@@ -55,7 +55,7 @@ func TestBackoffGrowsUntilItsEnd(t *testing.T) {
 			}
 			var longest time.Duration
 			for range 200 {
-				longest = max(longest, backoff(n, d.least, d.most))
+				longest = max(longest, backoff(n, d.least, d.most, rand.N[time.Duration]))
 			}
 			require.LessOrEqual(t, int64(longest), bound, "round %d of %v", n, d)
 			// Of 200 random pauses, one is in the upper half: all but once in 2^200.
