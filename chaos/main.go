@@ -2,6 +2,7 @@
 // guaranteed, what breaks without it, and what a quorum is worth over one Redis.
 //
 //	go run ./chaos            lists what there is
+//	go run ./chaos sim        schedules of faults in virtual time, each from a seed
 //	go run ./chaos compare    one Redis against quorums, under the same faults
 package main
 
@@ -12,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/quorumlock/redlock/chaos/sim"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -26,7 +29,9 @@ type command struct {
 
 // commands are the subcommands, in the order of the help text.
 func commands() []command {
-	return []command{}
+	return []command{
+		{"sim", "thousands of schedules of faults in virtual time, each from a seed", sim.Main},
+	}
 }
 
 func main() {
