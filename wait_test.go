@@ -261,3 +261,16 @@ func TestPauseEndsWithTheContextAndTheLocker(t *testing.T) {
 		require.Equal(t, ErrClosed, a.err)
 	})
 }
+
+// Fault: the end of the window of a lock whose keys were claimed, the smallest number
+// that there is, less the time that has gone by, was the longest wait that there is.
+func TestAForgottenLockIsInNobodysWayOnceItsKeysAreClaimed(t *testing.T) {
+	l := &Locker{config: defaults(), born: time.Now()}
+	k := &Lock{locker: l}
+	k.phase.Store(held)
+	k.until.Store(int64(time.Second))
+	require.Equal(t, time.Second, k.leaseLeft(l.born))
+	now := l.born.Add(2 * time.Second)
+	require.True(t, k.claim(now))
+	require.LessOrEqual(t, k.leaseLeft(now), time.Duration(0))
+}
