@@ -456,7 +456,7 @@ func TestEveryFindingOfAClient(t *testing.T) {
 	failover := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"localhost:1"}, MaxRetries: -1})
 	defer failover.Close()
 	var fs findings
-	fs.client(&instance{client: failover, locker: &Locker{}})
+	fs.client(&instance{other: failover, locker: &Locker{}})
 	require.Len(t, fs, 1)
 	require.Equal(t, "sentinel", fs[0].Check)
 	require.Equal(t, Warning, fs[0].Severity)

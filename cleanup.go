@@ -138,33 +138,31 @@ func (in *instance) remember(lock *Lock, now time.Time) {
 // cleanUp sends one batch of releases.
 func (in *instance) cleanUp(now time.Time) {
 	n := maxBatch
+	in.mu.Lock()
 	if in.sharded.Load() || in.alone > 0 {
 		n = 1
 	}
-	in.mu.Lock()
 	picked := in.leftovers.pick(n, now)
 	in.mu.Unlock()
 	if len(picked) == 0 {
 		return
 	}
 
-	rounds := make([]*round, len(picked))
-	in.batch = in.batch[:0]
+	rounds, batch := make([]*round, len(picked)), make([]*round, len(picked))
 	for i, o := range picked {
 		r := in.locker.newRound(context.Background(), opRelease, o.lock)
 		r.cleaning = true
 		r.refs.Add(1) // the batch's
-		rounds[i] = r
-		in.batch = append(in.batch, r)
+		rounds[i], batch[i] = r, r
 	}
-	res := in.exchange(in.batch, now)
+	res := in.exchange(batch, in.takeText(), now)
 	if res.again {
-		res = in.exchange(in.batch, now)
+		res = in.exchange(batch, in.takeText(), now)
 	}
 	if res.again {
 		res = result{err: errPending} // next time, one by one
 	}
-	in.deliver(in.batch, res)
+	in.deliver(batch, res)
 
 	now = in.locker.now()
 	in.mu.Lock()

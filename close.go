@@ -135,7 +135,10 @@ func (l *Locker) stop(ctx context.Context) []error {
 	for _, in := range l.instances {
 		in.shut()
 		if l.owned {
-			_ = in.client.Close() // breaks the connection that is in use
+			if in.tap != nil {
+				in.tap.close() // breaks the connection that is in use
+			}
+			_ = in.other.Close()
 		}
 	}
 	l.deafen()

@@ -310,7 +310,7 @@ func TestABatchOfSeveralSlotsIsSentAnewWithinTheLimits(t *testing.T) {
 		return strings.Contains(info, "cluster_state:ok")
 	}, "the cluster is ready")
 	p := redistest.NewProxy(t, s.Addr())
-	l := opened(t, []string{p.Addr()})
+	l := opened(t, []string{p.Addr()}, OneFlight())
 	warmUp(t, l)
 
 	var resources []string
@@ -574,7 +574,7 @@ func TestAnExtendThatFailsTakesNothingFromTheOneBefore(t *testing.T) {
 		p := redistest.NewProxy(t, s.Addr())
 		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
 	}
-	l := opened(t, addrs, WithInstanceTimeout(inTime))
+	l := opened(t, addrs, WithInstanceTimeout(inTime), OneFlight())
 	k, err := l.TryAcquire(t.Context(), "r", 20*time.Second)
 	require.NoError(t, err)
 	for i, s := range servers {

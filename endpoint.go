@@ -119,12 +119,15 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
-// newClient builds the client of an endpoint, with what a lock needs: no retry
+// newClients builds the clients of an endpoint, with what a lock needs: no retry
 // behind our back, no long dial, and none beyond life, every call with a deadline,
 // one connection. What
 // the URL says for itself is kept, but for times that are longer than a batch may
 // take.
-func (e *endpoint) newClient(life context.Context, c *config) (client *redis.Client, err error) {
+//
+// It returns two: one for locking, to be made again for each connection, with the tap
+// on it; and one for the rest, and for all if there is no other.
+func (e *endpoint) newClients(life context.Context, c *config) (locking func(*tap) *redis.Client, other *redis.Client, err error) {
 	defer func() {
 		if p := recover(); p != nil { // how the client refuses settings
 			err = fmt.Errorf("(%s) has settings, of its URL or WithClientOptions, that the client refuses: %v", e.name, p)
@@ -176,7 +179,16 @@ func (e *endpoint) newClient(life context.Context, c *config) (client *redis.Cli
 		}
 		return conn, nil
 	}
-	return redis.NewClient(o), nil
+	other = redis.NewClient(o)
+	if o.Limiter != nil || o.StreamingCredentialsProvider != nil {
+		return nil, other, nil // which want to see every command, or every connection while it lives
+	}
+	return func(t *tap) *redis.Client {
+		o := *o
+		o.Dialer = t.wrap(o.Dialer)
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0 // of which the tap knows
+		return redis.NewClient(&o)
+	}, other, nil
 }
 
 // A noConn stands for a connection that could not be made: whoever uses it gets

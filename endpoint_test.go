@@ -37,7 +37,7 @@ func opened(t *testing.T, endpoints []string, opts ...Option) *Locker {
 // endpoint.
 func optionsOf(t *testing.T, l *Locker, i int) *redis.Options {
 	t.Helper()
-	c, ok := l.instances[i].client.(*redis.Client)
+	c, ok := l.instances[i].other.(*redis.Client)
 	require.True(t, ok)
 	return c.Options()
 }

@@ -1221,7 +1221,7 @@ func requireUntouched(t testing.TB, g *rig, lock *redlock.Lock) {
 func TestNothingButReleasesIsSentAfterRelease(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 3)
-	l := g.open()
+	l := g.open(redlock.OneFlight())
 	warm(t, l, g.servers)
 	// On the straggler the acquire is out while the extend and the release queue up.
 	g.proxies[2].DelayReplies(200 * time.Millisecond)
@@ -1252,7 +1252,7 @@ func TestNothingButReleasesIsSentAfterRelease(t *testing.T) {
 func TestForgottenLockIsNotGrantedAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 3)
-	l := g.open(redlock.WithInstanceTimeout(patience))
+	l := g.open(redlock.WithInstanceTimeout(patience), redlock.OneFlight())
 	warm(t, l, g.servers)
 	g.proxies[2].DelayReplies(800 * time.Millisecond)
 	busy, err := l.TryAcquire(t.Context(), "busy", long)

@@ -319,10 +319,10 @@ func parseVersion(text string) (major, minor int, ok bool) {
 // client: what matters of the settings of a client. Its time limits do not: no call
 // goes without one of the Locker's.
 func (fs *findings) client(in *instance) {
-	c, plain := in.client.(*redis.Client)
+	c, plain := in.other.(*redis.Client)
 	if !plain {
 		fs.add(Unsafe, "restart", "bring a *redis.Client for each master",
-			"its client, a %T, does not tell of new connections: a server that restarts and forgets its locks is not noticed, nor is one that is listed twice, or fails over", in.client)
+			"its client, a %T, does not tell of new connections: a server that restarts and forgets its locks is not noticed, nor is one that is listed twice, or fails over", in.other)
 		return
 	}
 	o := c.Options()

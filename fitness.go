@@ -36,11 +36,8 @@ func (in *instance) prove(now time.Time) {
 		in.tellQuarantineOff(errNoDials)
 		return
 	}
-	dials, age := in.dials.n.Load(), now.Sub(in.provedAt)
-	switch {
-	case in.unfit != nil && age < proofInterval:
-		return
-	case in.unfit == nil && in.proved == dials && age < proofAge:
+	dials := in.dials.n.Load()
+	if !in.proofIsDue(now) {
 		return
 	}
 	in.provedAt = now
@@ -61,6 +58,16 @@ func (in *instance) prove(now time.Time) {
 	if err == nil {
 		in.proved = dials
 	}
+}
+
+// proofIsDue reports whether there is a new connection since the last proof, or that
+// failed, or is old.
+func (in *instance) proofIsDue(now time.Time) bool {
+	age := now.Sub(in.provedAt)
+	if in.unfit != nil {
+		return age >= proofInterval
+	}
+	return in.proved != in.dials.n.Load() || age >= proofAge
 }
 
 // proveIdentity fails if another instance of the list is the same server. It

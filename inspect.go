@@ -94,9 +94,9 @@ func (in *instance) inspect(ctx context.Context) *facts {
 // the end of a context does not. A client that the caller brought is asked as it is, with whatever is hooked
 // into it.
 func (in *instance) inspected(ctx context.Context) (client redis.UniversalClient, done func()) {
-	c, plain := in.client.(*redis.Client)
+	c, plain := in.other.(*redis.Client)
 	if !plain || !in.locker.owned {
-		return in.client, func() {}
+		return in.other, func() {}
 	}
 	o := *c.Options()
 	o.MaxRetries = cmp.Or(o.MaxRetries, -1) // what was set to none reads as the default
@@ -274,7 +274,7 @@ func (p *inspection) try(command, script string) {
 		args = o.appendKeys(args)
 	}
 	args[2], args[3] = len(args)-3, k.key // see call
-	args = append(args, flag(l.fenced()), &blank)
+	args = append(args, flag(l.fenced()), &blank, &no)
 	for _, o := range ops {
 		args = o.appendArgs(args, true)
 	}
@@ -296,10 +296,10 @@ func (p *inspection) try(command, script string) {
 // judgeTrial returns why one of the operations was not granted.
 func judgeTrial(ops []*round, lines string) error {
 	answers := strings.Split(lines, "\n")
-	if len(answers) != len(ops) {
+	if len(answers) != len(ops)+1 {
 		return fmt.Errorf("unexpected answer %.40q", lines)
 	}
-	for i, line := range answers {
+	for i, line := range answers[1:] {
 		if a := parseAnswer(line); a.vote != granted {
 			return fmt.Errorf("%v: %w", ops[i].op, a.err)
 		}

@@ -350,7 +350,7 @@ func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err erro
 		r = k.handOver(ctx, now)
 	}
 	if r == nil {
-		r = k.sendRelease(ctx, now, true)
+		r = k.sendRelease(ctx, now, true, true)
 		k.locker.waitlists.freed(k)
 	}
 	return r, first, nil
@@ -399,9 +399,9 @@ func (k *Lock) finishRelease(r *round, first bool) error {
 
 // sendRelease queues a release at every instance, which tells who waits elsewhere
 // or does not.
-func (k *Lock) sendRelease(ctx context.Context, now time.Time, tell bool) *round {
+func (k *Lock) sendRelease(ctx context.Context, now time.Time, tell, attended bool) *round {
 	r := k.locker.newRound(ctx, opRelease, k)
-	r.start = now
+	r.start, r.attended = now, attended
 	if tell {
 		r.tell = k.locker.wakeUp(k.listeners)
 	}
@@ -451,7 +451,7 @@ func (k *Lock) lose(reason LostReason, cause error) error {
 func (k *Lock) loseLocked(reason LostReason, cause error, now time.Time) error {
 	if k.reason == "" && !k.released {
 		k.giveUpLocked(now, reason, cause)
-		k.sendRelease(context.Background(), now, true).leave()
+		k.sendRelease(context.Background(), now, true, false).leave()
 		k.locker.waitlists.freed(k)
 	}
 	k.endLocked(reason, cause)
@@ -591,7 +591,7 @@ func (k *Lock) abandon(ctx context.Context, r *round) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.phase.Store(over)
-	k.sendRelease(ctx, k.locker.now(), tell).leave()
+	k.sendRelease(ctx, k.locker.now(), tell, false).leave()
 }
 
 // shut gives the lock up for a Locker that closes, and returns the release that
@@ -605,7 +605,7 @@ func (k *Lock) shut() *round {
 	now := k.locker.now()
 	k.endLocked(LostClosed, ErrClosed)
 	k.giveUpLocked(now, LostClosed, ErrClosed)
-	return k.sendRelease(context.Background(), now, true)
+	return k.sendRelease(context.Background(), now, true, false)
 }
 
 // afterClose returns what a Release or an Extend gets after Close.

@@ -59,16 +59,19 @@ func (l *Locker) build(endpoints []*endpoint) []error {
 	l.owned = true
 	var errs []error
 	for i, e := range endpoints {
-		c, err := e.newClient(l.ctx, &l.config)
+		locking, other, err := e.newClients(l.ctx, &l.config)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("endpoint %d %w", i+1, err))
 			continue
 		}
-		l.instances = append(l.instances, newInstance(l, i, e.name, c))
+		in := newInstance(l, i, e.name)
+		in.build(locking, other)
+		l.instances = append(l.instances, in)
 	}
 	if errs != nil {
 		for _, in := range l.instances {
-			_ = in.client.Close()
+			in.hangUp()
+			_ = in.other.Close()
 		}
 	}
 	return errs
@@ -110,7 +113,9 @@ func New(instances []Instance, opts ...Option) (*Locker, error) {
 		return nil, err
 	}
 	for i, in := range named {
-		l.instances = append(l.instances, newInstance(l, i, in.Name, in.Client))
+		built := newInstance(l, i, in.Name)
+		built.bring(in.Client)
+		l.instances = append(l.instances, built)
 	}
 	return l.start(), nil
 }

@@ -28,6 +28,7 @@ type config struct {
 	observer        Observer
 	tls             *tls.Config
 	clientOptions   []func(*redis.Options)
+	flights         int // how many batches may be out to one instance
 }
 
 func defaults() config {
@@ -40,6 +41,7 @@ func defaults() config {
 		retryMax:    250 * time.Millisecond,
 		retention:   10 * time.Minute,
 		quarantined: quarantineByTTL,
+		flights:     maxFlights,
 	}
 }
 

@@ -202,6 +202,7 @@ type attempt struct {
 // comes late can't touch the next one.
 func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool) attempt {
 	r := l.begin(ctx, q)
+	r.attended = true
 	r.send(r.start)
 	return l.finish(ctx, q, r, goal)
 }
@@ -212,6 +213,7 @@ func (l *Locker) attemptOf(w *waiter) attempt {
 	r := l.begin(w.ctx, w.q)
 	r.tell = l.wakeUp(0)
 	r.lock.tells = true // instances may have said that it was granted
+	r.attended = true
 	r.send(r.start)
 	return l.finish(w.ctx, w.q, r, decided)
 }
@@ -320,6 +322,7 @@ func (r *round) raise(token uint64) *round {
 		raise.tally.add(v)
 	}
 	r.mu.Unlock()
+	raise.attended = true
 	raise.send(raise.start)
 	return raise
 }

@@ -46,6 +46,8 @@ type round struct {
 	gaveUp   bool     // some did not answer in time
 	issued   uint64   // the fencing token that it decided
 	cleaning bool     // a release from the clean-up list, which looks after itself
+	attended bool     // its caller waits for it as soon as it is sent
+	inline   bool     // and is to read the answer itself
 
 	wake  chan struct{} // of one place: wakes the caller
 	timer *time.Timer
@@ -74,6 +76,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 	clear(r.leases)
 	clear(r.errs)
 	r.waiting, r.healing, r.cleaning, r.gaveUp, r.issued = false, false, false, false, lock.token
+	r.attended, r.inline = false, false
 	r.ttl, r.keep, r.token = 0, 0, 0
 	r.refs.Store(1)
 	return r
@@ -202,6 +205,10 @@ func (r *round) wait(ctx context.Context, limit time.Duration, goal func(tally) 
 // await returns whether goal is reached within d, and the error of a ctx that
 // ended or of a Locker that closed before.
 func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) bool) (reached bool, err error) {
+	if r.inline {
+		r.inline = false
+		r.locker.instances[0].attend()
+	}
 	r.mu.Lock()
 	r.goal = goal
 	r.waiting = !goal(r.tally)

@@ -93,6 +93,15 @@ func (r *round) appendArgs(args []any, mute bool) []any {
 	return args
 }
 
+// cutNumber takes the number of its batch from an answer of the script.
+func cutNumber(reply string) (n uint64, lines string, err error) {
+	head, lines, _ := strings.Cut(reply, "\n")
+	if n, err = strconv.ParseUint(head, 10, 64); err != nil {
+		err = fmt.Errorf("unexpected answer %.40q", reply)
+	}
+	return n, lines, err
+}
+
 // An answer is what one instance says to one operation.
 type answer struct {
 	vote  vote

@@ -205,7 +205,7 @@ func (o operation) letter() string { return o.args[0] }
 // eval runs ops as one batch.
 func (b backend) eval(ctx context.Context, fenced bool, ops ...operation) ([]string, error) {
 	var keys []string
-	args := []any{"0", ""}
+	args := []any{"0", "", batchNumber}
 	if fenced {
 		args[0] = "1"
 	}
@@ -222,8 +222,14 @@ func (b backend) eval(ctx context.Context, fenced bool, ops ...operation) ([]str
 	if err != nil {
 		return nil, err
 	}
-	return strings.Split(reply, "\n"), nil
+	number, lines, _ := strings.Cut(reply, "\n")
+	if number != batchNumber {
+		return nil, fmt.Errorf("the answer to batch %q", number)
+	}
+	return strings.Split(lines, "\n"), nil
 }
+
+const batchNumber = "1234567890"
 
 var batchScript = redis.NewScript(string(batchText))
 

@@ -54,7 +54,7 @@ func (e *ear) listen(channel string) bool {
 	if !e.started {
 		e.started = true
 		e.channels = map[string]*topic{}
-		e.pubsub = e.in.client.Subscribe(e.in.locker.ctx) // does not dial yet
+		e.pubsub = e.in.other.Subscribe(e.in.locker.ctx) // does not dial yet
 		e.group.Go(e.subscribe)
 		e.group.Go(e.read)
 	}

@@ -6,6 +6,7 @@
 --          quorum issues fencing tokens (a release has no F)
 -- ARGV[1]  "1" when the quorum issues fencing tokens, else "0"
 -- ARGV[2]  the key that marks that somebody waits on this instance; "" where nobody can be told
+-- ARGV[3]  the number of this batch, which the answer repeats: an answer that comes twice is not taken for another one's
 -- ARGV     then for each operation its letter and its arguments:
 --
 --   a owner ttl keep seed    acquire. A fresh grant counts F up, so that no two grants of one instance share a
@@ -28,7 +29,7 @@
 -- ttl and keep, the expiry of F, are in milliseconds; seed and token are whole
 -- numbers below 2^53, in decimal. They are sent, and ignored, without fencing.
 --
--- Answer: one string with a line for each operation:
+-- Answer: one string, with the number of the batch, and then a line for each operation:
 --
 --   g F        granted, with the fence value (0 without fencing); a release: with how many were told
 --   w F told   granted, to one that waited: with the fence value, and how many were told (-1: nobody may be)
@@ -45,7 +46,7 @@
 
 local call, find, format = redis.pcall, string.find, string.format
 local fenced, mark = ARGV[1] == '1', ARGV[2]
-local k, a = 1, 3
+local k, a = 1, 4
 
 local function failed(reply)
   return 'f ' .. string.gsub(reply.err, '[\r\n]', ' ')
@@ -243,7 +244,7 @@ function run.d()
   return format('g %.0f', told)
 end
 
-local answers, n = {}, 0
+local answers, n = { ARGV[3] }, 1
 while a <= #ARGV do
   n = n + 1
   answers[n] = run[ARGV[a]]()
