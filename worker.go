@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 )
 
@@ -110,10 +109,8 @@ func (in *instance) run() {
 	for {
 		// Callers that were just woken are about to queue their next operation:
 		// letting them run first makes the batch several times larger. What they wake
-		// may queue some more: three turns gained about a tenth over one.
-		for range 3 {
-			runtime.Gosched()
-		}
+		// may queue some more.
+		in.locker.yield()
 		now := in.locker.now()
 		busy := in.chore(now)
 		switch busy = in.push(now) || busy; {

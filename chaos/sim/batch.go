@@ -10,6 +10,7 @@ import (
 type batch struct {
 	fenced bool
 	mark   string
+	number string
 	ops    []operation
 }
 
@@ -30,12 +31,12 @@ type operation struct {
 // not such.
 func parseBatch(args []string) *batch {
 	n, err := strconv.Atoi(args[2])
-	if err != nil || len(args) < 3+n+2 {
+	if err != nil || len(args) < 3+n+3 {
 		return nil
 	}
 	keys, argv := args[3:3+n], args[3+n:]
-	b := &batch{fenced: argv[0] == "1", mark: argv[1]}
-	argv = argv[2:]
+	b := &batch{fenced: argv[0] == "1", mark: argv[1], number: argv[2]}
+	argv = argv[3:]
 	next := func(list *[]string) string {
 		s := (*list)[0]
 		*list = (*list)[1:]
@@ -66,6 +67,7 @@ func parseBatch(args []string) *batch {
 
 // answered notes the lines of the script's reply.
 func (b *batch) answered(reply string) {
+	_, reply, _ = strings.Cut(reply, "\n") // the number
 	for i := range b.ops {
 		b.ops[i].answer, reply, _ = strings.Cut(reply, "\n")
 		b.ops[i].answerKind = b.ops[i].answer[0]

@@ -29,7 +29,7 @@ func (w *world) newClient(id int) *client {
 		endpoints = append(endpoints, address(i).String())
 	}
 	opts := []redlock.Option{
-		seams(c.now, c.jitter),
+		seams(map[string]any{"now": c.now, "jitter": c.jitter, "yield": c.yield}),
 		redlock.WithClientOptions(func(o *redis.Options) {
 			o.ReadBufferSize, o.WriteBufferSize = 4<<10, 16<<10 // the script fits in
 			o.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -129,23 +129,25 @@ func instant(wall, mono time.Duration) time.Time {
 	return t
 }
 
-// seams is the option that gives a Locker a clock and its jitter.
+// yield lets everybody go on whom this instant has woken: when time has moved on by a
+// nanosecond, nobody has anything left to do.
+func (c *client) yield() { time.Sleep(1) }
+
+// seams is the option that sets a Locker's clock, its jitter and how its workers yield.
 //
-// It writes two unexported fields of the Locker's configuration. The other ways in
-// would be there for every user of the library: an exported option, a variable that a
+// It writes unexported fields of the Locker's configuration. The other ways in would
+// be there for every user of the library: an exported option, a variable that a
 // package below both of them holds and that anybody in the program may set, or an
 // Option whose type shows an internal package. Tests beside the library could set the
 // fields, but then all of this would have to be there too. When a field is renamed,
 // this panics at the first schedule.
-func seams(now func() time.Time, jitter func(time.Duration) time.Duration) redlock.Option {
-	set := func(config reflect.Value, name string, value any) {
-		f := config.Elem().FieldByName(name)
-		reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem().Set(reflect.ValueOf(value))
-	}
+func seams(values map[string]any) redlock.Option {
 	option := reflect.TypeFor[redlock.Option]()
 	made := reflect.MakeFunc(option, func(args []reflect.Value) []reflect.Value {
-		set(args[0], "now", now)
-		set(args[0], "jitter", jitter)
+		for name, value := range values {
+			f := args[0].Elem().FieldByName(name)
+			reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem().Set(reflect.ValueOf(value))
+		}
 		return []reflect.Value{reflect.Zero(option.Out(0))}
 	})
 	return made.Interface().(redlock.Option)

@@ -160,7 +160,7 @@ func (m at) refusal(o operation) string {
 }
 
 func (m at) run(b *batch) []string {
-	var answers []string
+	answers := []string{b.number}
 	var waits, looked bool
 	for _, o := range b.ops {
 		var answer string

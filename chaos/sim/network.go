@@ -18,9 +18,13 @@ const (
 	down                  // to the client
 )
 
-// grid parts the instants: on each step of it every link and direction has a
-// nanosecond of its own, so that no two messages arrive at one instant.
-const grid = 1024
+// grid parts the instants: on each step of it every link and direction has a few
+// nanoseconds of its own, and every connection one of those; so no two messages arrive
+// at one instant. The other nanoseconds are for what the client does about one.
+const (
+	grid  = 16384
+	slots = 256 // of a link and direction
+)
 
 // A link is what a client and an instance have between them.
 type link struct {
@@ -54,10 +58,12 @@ func (n *network) at(t time.Duration, f func()) {
 	})
 }
 
-// instant returns the first instant at or after t that is the link's, and not taken.
-func (l *link) instant(n *network, d direction, t time.Duration) time.Duration {
-	slot := time.Duration(2*(l.client*n.Instances+l.instance) + int(d))
-	at := t - t%grid + slot
+// instant returns the first instant at or after t that is the connection's, and not
+// taken.
+func (c *conn) instant(d direction, t time.Duration) time.Duration {
+	l := c.link
+	slot := 2*(l.client*c.n.Instances+l.instance) + int(d)
+	at := t - t%grid + time.Duration(slot*slots+c.serial%slots)
 	for at < t || l.taken[d][at] {
 		at += grid
 	}
@@ -76,7 +82,8 @@ type journey struct {
 }
 
 // travel returns when a message that is sent now arrives.
-func (n *network) travel(l *link, d direction, dice dice, now time.Duration) journey {
+func (n *network) travel(c *conn, d direction, dice dice, now time.Duration) journey {
+	l := c.link
 	delay := dice.between(n.Delay/2, n.Delay*3/2)
 	if !n.quiet && dice.of(aboutTail).chance(0.01) {
 		delay *= 20
@@ -107,7 +114,7 @@ func (n *network) travel(l *link, d direction, dice dice, now time.Duration) jou
 		n.hits[f.Kind]++
 	}
 	if j.again > 0 {
-		j.again = l.instant(n, d, j.arrival+j.again)
+		j.again = c.instant(d, j.arrival+j.again)
 	}
 	return j
 }
@@ -142,7 +149,7 @@ func (n *network) newConn(client, instance int) *conn {
 	serial := l.dials
 	l.dials++
 	return &conn{
-		n: n, link: l, introduced: true, wake: make(chan struct{}, 1),
+		n: n, link: l, serial: serial, introduced: true, wake: make(chan struct{}, 1),
 		dice: n.dice.of(aboutDial, uint64(client), uint64(instance), uint64(serial)),
 	}
 }
@@ -151,9 +158,9 @@ func (n *network) newConn(client, instance int) *conn {
 func (n *network) dial(ctx context.Context, client, instance int) (net.Conn, error) {
 	n.mu.Lock()
 	c := n.newConn(client, instance)
-	l, s := c.link, n.servers[instance]
-	j := n.travel(l, up, c.dice.of(0), n.now())
-	there := l.instant(n, up, j.arrival)
+	s := n.servers[instance]
+	j := n.travel(c, up, c.dice.of(0), n.now())
+	there := c.instant(up, j.arrival)
 	n.mu.Unlock()
 	if j.dead {
 		<-ctx.Done()
@@ -164,8 +171,8 @@ func (n *network) dial(ctx context.Context, client, instance int) (net.Conn, err
 	}
 
 	n.mu.Lock()
-	back := n.travel(l, down, c.dice.of(1), there)
-	at := l.instant(n, down, back.arrival)
+	back := n.travel(c, down, c.dice.of(1), there)
+	at := c.instant(down, back.arrival)
 	refused := s.down
 	if !refused {
 		c.session = &session{server: s, conn: c}
@@ -198,6 +205,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 type conn struct {
 	n       *network
 	link    *link
+	serial  int
 	dice    dice
 	session *session
 	wake    chan struct{} // of one place: for the reader
@@ -260,12 +268,12 @@ func (c *conn) send(d direction, now time.Duration, f, again func()) {
 	}
 	c.sent[d]++
 	dice := c.dice.of(aboutMessage, uint64(d), c.sent[d])
-	j := c.n.travel(c.link, d, dice, now)
+	j := c.n.travel(c, d, dice, now)
 	c.dead[d] = j.dead
 	if j.dead {
 		return
 	}
-	c.last[d] = c.link.instant(c.n, d, max(j.arrival, c.last[d]+1))
+	c.last[d] = c.instant(d, max(j.arrival, c.last[d]+1))
 	c.n.at(c.last[d], f)
 	if j.again > 0 {
 		c.n.at(j.again, again)

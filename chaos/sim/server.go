@@ -114,7 +114,7 @@ func (x *session) receive(p []byte, sent time.Duration, copied bool) {
 		run()
 		return
 	}
-	s.busy = x.conn.link.instant(s.n, up, max(now, s.busy)+slow+1)
+	s.busy = x.conn.instant(up, max(now, s.busy)+slow+1)
 	s.n.at(s.busy, func() {
 		if !x.gone && !s.down {
 			run()
