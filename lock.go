@@ -538,10 +538,11 @@ func (k *Lock) wanted(now time.Time) bool {
 
 // leaseLeft returns how long the keys of the lock have a use for its holder.
 func (k *Lock) leaseLeft(now time.Time) time.Duration {
-	if k.phase.Load() != held {
+	until := k.until.Load()
+	if k.phase.Load() != held || until == claimed {
 		return 0
 	}
-	return time.Duration(k.until.Load()) - now.Sub(k.locker.born)
+	return time.Duration(until) - now.Sub(k.locker.born)
 }
 
 // claim reports whether the keys of the lock have no use any more, and sees to it

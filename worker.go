@@ -2,8 +2,6 @@ package redlock
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"runtime"
 	"time"
 )
 
@@ -111,10 +109,8 @@ func (in *instance) run() {
 	for {
 		// Callers that were just woken are about to queue their next operation:
 		// letting them run first makes the batch several times larger. What they wake
-		// may queue some more: three turns gained about a tenth over one.
-		for range 3 {
-			runtime.Gosched()
-		}
+		// may queue some more.
+		in.locker.yield()
 		now := in.locker.now()
 		busy := in.chore(now)
 		switch busy = in.push(now) || busy; {
@@ -474,7 +470,7 @@ func (in *instance) dueLocked(now time.Time) time.Duration {
 // succeeds.
 func (in *instance) setDown(cause error, now time.Time) {
 	in.backoff = min(max(2*in.backoff, probeFirst), in.locker.keeper.longestBackoff())
-	in.probeAt = now.Add(in.backoff/2 + rand.N(in.backoff))
+	in.probeAt = now.Add(in.backoff/2 + in.locker.jitter(in.backoff))
 	in.mu.Lock()
 	first := in.down == nil
 	in.down = cause

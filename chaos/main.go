@@ -3,6 +3,7 @@
 //
 //	go run ./chaos            lists what there is
 //	go run ./chaos faults     real faults on real servers, and a checker
+//	go run ./chaos sim        schedules of faults in virtual time, each from a seed
 //	go run ./chaos compare    one Redis against quorums, under the same faults
 package main
 
@@ -17,6 +18,7 @@ import (
 	"github.com/quorumlock/redlock/chaos/compare"
 	"github.com/quorumlock/redlock/chaos/control"
 	"github.com/quorumlock/redlock/chaos/faults"
+	"github.com/quorumlock/redlock/chaos/sim"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -35,6 +37,7 @@ func commands() []command {
 		{"faults", "real faults on redis-server processes, and what clients did meanwhile, checked", faults.Main},
 		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
 		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
+		{"sim", "thousands of schedules of faults in virtual time, each from a seed", sim.Main},
 	}
 }
 
