@@ -186,7 +186,13 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 		require.True(t, strings.HasPrefix(words, "my job 12345 "), words)
 		token, err := strconv.ParseUint(words[len("my job 12345 "):], 10, 64)
 		require.NoError(t, err)
-		require.Equal(t, strconv.FormatUint(token, 10), servers[0].MustDo(t, "GET", "jobs:{jobs:my job}:fence"))
+		has := 0
+		for _, s := range servers {
+			if s.MustDo(t, "GET", "jobs:{jobs:my job}:fence") == strconv.FormatUint(token, 10) {
+				has++
+			}
+		}
+		require.GreaterOrEqual(t, has, 2, "a minority need not have heard of so short a lock")
 		tokens = append(tokens, token)
 	}
 	require.Greater(t, tokens[1], tokens[0])
