@@ -213,6 +213,7 @@ func TestEveryFindingOfAServer(t *testing.T) {
 			delete(found, "quorum")
 			delete(found, "restart") // it has just started, or has no INFO
 			delete(found, "single")
+			delete(found, "latency") // of a busy machine
 			require.Empty(t, found, "nothing else is the matter: %v", r)
 			text, err := json.Marshal(r)
 			require.NoError(t, err)

@@ -234,6 +234,7 @@ func TestOwnerThatHeldForLongIsCleanedUpAfterARefusal(t *testing.T) {
 	k, s, p := listed(t, clock.option)
 	for _, ahead := range []time.Duration{45 * time.Second, 90 * time.Second} {
 		clock.set(ahead)
+		s.MustDo(t, "PEXPIRE", "r", "15000") // so much its clock would have left of a minute
 		require.NoError(t, k.Extend(t.Context(), time.Minute))
 	}
 	var sent atomic.Int64

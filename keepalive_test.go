@@ -427,6 +427,10 @@ func TestCloseWhileRenewalsAreOut(t *testing.T) {
 	l, err := redlock.Open(g.endpoints(), fresh(nil)...)
 	require.NoError(t, err)
 	contexts := keptLocks(t, l, 100, 3*time.Second)
+	var before [3]int // rounds that came to nothing were released, too
+	for i := range before {
+		before[i] = len(g.letters(i))
+	}
 	var out sync.WaitGroup
 	out.Add(len(g.proxies))
 	var once [3]sync.Once
@@ -453,7 +457,7 @@ func TestCloseWhileRenewalsAreOut(t *testing.T) {
 	requireAllClosed(t, contexts)
 	for i, s := range g.servers {
 		require.Empty(t, lockKeys(t, s))
-		sent := g.letters(i)
+		sent := g.letters(i)[before[i]:]
 		require.NotContains(t, sent[strings.Index(sent, "d"):], "e", "nothing is renewed after its release")
 	}
 }

@@ -3,7 +3,6 @@ package redlock
 import (
 	"container/heap"
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -337,7 +336,7 @@ func (g *keeping) conclude() {
 	g.drop()
 	if g.failure != nil {
 		delay := min(max(ttl/retryPart, minRetry), maxRetry)
-		g.retry = k.locker.now().Add(delay/2 + rand.N(delay))
+		g.retry = k.locker.now().Add(delay/2 + k.locker.jitter(delay))
 	}
 }
 

@@ -538,10 +538,11 @@ func (k *Lock) wanted(now time.Time) bool {
 
 // leaseLeft returns how long the keys of the lock have a use for its holder.
 func (k *Lock) leaseLeft(now time.Time) time.Duration {
-	if k.phase.Load() != held {
+	until := k.until.Load()
+	if k.phase.Load() != held || until == claimed {
 		return 0
 	}
-	return time.Duration(k.until.Load()) - now.Sub(k.locker.born)
+	return time.Duration(until) - now.Sub(k.locker.born)
 }
 
 // claim reports whether the keys of the lock have no use any more, and sees to it
@@ -580,6 +581,8 @@ func (k *Lock) unsureOf(i int) bool { return k.unsure.Load()&(1<<i) != 0 }
 // that it is not any more.
 func (k *Lock) leaves(i int)  { k.onWay.Or(1 << i) }
 func (k *Lock) arrives(i int) { k.onWay.And(^uint64(1 << i)) }
+
+func (k *Lock) isOnWay(i int) bool { return k.onWay.Load()&(1<<i) != 0 }
 
 // list notes that the lock is on the clean-up list of instance i; listed reports
 // whether it is.
