@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorumlock/redlock/chaos/compare"
 	"github.com/quorumlock/redlock/chaos/control"
+	"github.com/quorumlock/redlock/chaos/mutants"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -32,6 +33,7 @@ func commands() []command {
 	return []command{
 		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
 		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
+		{"mutants", "faults put into the library, and the tests that find them", mutants.Main},
 	}
 }
 
