@@ -18,6 +18,7 @@ soak: ## the tests of faults, for minutes instead of seconds
 	REDLOCK_LOSSES=1000 go test -count=1 -timeout 20m -run 'ALossIs|APausedProcess|AMajorityThatHangs|NoWindow|NoRenewal|NoFaultBut' -v .
 	REDLOCK_KEPT="100000 30s 1m" go test -count=1 -timeout 10m -run TestManyKept -v .
 	REDLOCK_TOKENS=3m go test -count=1 -timeout 30m -run TestTokensGrow -v ./chaos/tokens
+	REDLOCK_FAULTS=1m go test -count=1 -timeout 60m -run TestScenarios -v ./chaos/faults
 	go run ./chaos control -n 20
 	cd fence/fencetest && REDLOCK_STALE_PAUSES=1000 go test -count=1 -timeout 30m -run TestStaleWriters -parallel 12 -v ./...
 

@@ -53,6 +53,7 @@ func (l *Locker) Close() error {
 	errs = append(errs, l.stop(ctx)...)
 	errs = append(errs, l.leftBehind()...)
 	if l.dispatcher != nil {
+		l.observeClosed()
 		l.dispatcher.stop()
 	}
 	if err := joinFaults(errs); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quorumlock/redlock/internal/doctest"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
@@ -22,7 +23,7 @@ func eachFile(t *testing.T, suffix string, f func(path, text string)) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != ".":
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != "." || d.Name() == "node_modules"):
 			return filepath.SkipDir
 		case d.IsDir() || !strings.HasSuffix(path, suffix):
 			return nil
@@ -64,6 +65,13 @@ func TestDiagramsHaveNothingThatEndsALine(t *testing.T) {
 	require.Positive(t, diagrams)
 }
 
+// The code on the pages compiles; here that of the root module's packages. What
+// docs/fencing.md shows is part of examples, says a test in fence.
+func TestTheCodeOnThePagesCompiles(t *testing.T) {
+	t.Parallel()
+	doctest.Check(t, ".", ".", "docs/fencing.md")
+}
+
 // quickStart returns the program of the README.
 func quickStart(t *testing.T) string {
 	t.Helper()
@@ -103,5 +111,44 @@ func TestTheQuickStartDoesWhatTheReadmeSays(t *testing.T) {
 		require.Error(t, err)
 		require.Contains(t, string(out), "context deadline exceeded; before that: no quorum: acquire \"invoice-42\": 2 of 5 granted, 0 refused, 3 needed:")
 		require.Equal(t, 3, strings.Count(string(out), "connection refused"))
+	}
+}
+
+// docs/configuration.md lists the options that there are, and no others.
+func TestEveryOptionIsOnThePage(t *testing.T) {
+	page, err := os.ReadFile("docs/configuration.md")
+	require.NoError(t, err)
+	ofLocker, ofAcquire, found := strings.Cut(string(page), "## Of one acquire")
+	require.True(t, found)
+	ofAcquire, _, _ = strings.Cut(ofAcquire, "## Arguments")
+	names := func(pattern, text string) (names []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			names = append(names, m[1])
+		}
+		return names
+	}
+	var code strings.Builder
+	eachFile(t, ".go", func(path, text string) {
+		if !strings.Contains(path, "/") && !strings.HasSuffix(path, "_test.go") {
+			code.WriteString(text)
+		}
+	})
+	for kind, part := range map[string]string{"Option": ofLocker, "AcquireOption": ofAcquire} {
+		exported := names(`(?m)^func (With\w+)\(.*\) `+kind+` \{`, code.String())
+		require.NotEmpty(t, exported)
+		require.ElementsMatch(t, exported, names("(?m)^\\| `(With\\w+)\\(", part), kind)
+	}
+}
+
+// The README is what a newcomer reads first: short, and the way to every page.
+func TestTheReadmeIsShortAndLeadsToEveryPage(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	require.LessOrEqual(t, strings.Count(string(text), "\n"), 250)
+	pages, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	for _, page := range pages {
+		require.True(t, strings.Contains(string(text), "("+page), "the README has no link to %s", page)
 	}
 }

@@ -28,21 +28,32 @@ const shutting = 1 << 40
 // holders forgot and that have expired, if it comes across them: so the list
 // stays short without a goroutine that looks after it.
 func (l *Locker) register(k *Lock, now time.Time) error {
+	forgotten, err := l.registerAndSweep(k, now)
+	for _, old := range forgotten {
+		if old != nil {
+			old.observeForgotten(now)
+		}
+	}
+	return err
+}
+
+func (l *Locker) registerAndSweep(k *Lock, now time.Time) (forgotten [2]*Lock, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isShut {
-		return ErrClosed
+		return forgotten, ErrClosed
 	}
 	k.next, k.prev = &l.locks, l.locks.prev
 	k.prev.next, k.next.prev = k, k
-	for range 2 {
+	for i := range forgotten {
 		old := l.sweep
 		l.sweep = old.next
 		if old != &l.locks && old.claim(now) {
+			forgotten[i] = old
 			l.unlinkLocked(old)
 		}
 	}
-	return nil
+	return forgotten, nil
 }
 
 // forget takes k off the list of held locks.

@@ -42,6 +42,8 @@ type instance struct {
 	// the key must be a plain string.
 	sharded atomic.Bool
 
+	quarantinedUntil atomic.Int64 // since Locker.born, as last found
+
 	dials *dialCount // of the client; nil where it does not tell
 	ear   ear
 

@@ -3,7 +3,6 @@ package redlock
 import (
 	"container/heap"
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -333,10 +332,11 @@ func (g *keeping) conclude() {
 		r.giveUp(&timeoutError{k.locker.voteLimit(ttl)})
 	}
 	g.failure = k.concludeExtend(context.Background(), g.renewal)
+	k.observeExtend(g.renewal, true, g.failure)
 	g.drop()
 	if g.failure != nil {
 		delay := min(max(ttl/retryPart, minRetry), maxRetry)
-		g.retry = k.locker.now().Add(delay/2 + rand.N(delay))
+		g.retry = k.locker.now().Add(delay/2 + k.locker.jitter(delay))
 	}
 }
 

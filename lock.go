@@ -50,6 +50,7 @@ type Lock struct {
 	cause     error      // what showed it
 	released  bool       // a release was sent
 	keeping   *keeping   // nil when it is not kept alive
+	history   *history   // for the observer; nil without
 
 	next, prev *Lock // the Locker's list of held locks
 }
@@ -154,7 +155,9 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := x.round.wait(ctx, min(l.voteLimit(ttl), k.Remaining()), settled); errors.Is(err, ErrClosed) {
 		return k.afterClose()
 	}
-	return k.concludeExtend(ctx, x)
+	err = k.concludeExtend(ctx, x)
+	k.observeExtend(x, false, err)
+	return err
 }
 
 // reschedule tells the keeper that the window has changed, and the ttl with it.
@@ -169,6 +172,8 @@ func (k *Lock) reschedule() {
 // An extension is an extend that was sent.
 type extension struct {
 	round     *round
+	ttl       time.Duration
+	before    window // that it found
 	asked     window // that it is to open
 	shortened int    // extends that were to bring the expiry nearer, until then
 }
@@ -214,6 +219,7 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (extension, e
 	if err := k.endedLocked(now); err != nil {
 		return extension{}, err
 	}
+	before := k.window
 	asked := k.clip(window{now, validity(ttl, l.driftFactor, l.driftBase)})
 	// From here on, instances may expire the key at the end of this window: a
 	// shorter one counts at once.
@@ -235,7 +241,7 @@ func (k *Lock) startExtend(ctx context.Context, ttl time.Duration) (extension, e
 	r.ttl, r.keep, r.token = serverTTL(ttl), l.keep(ttl), k.token
 	// Under the lock, so that nothing of this owner is queued behind its release.
 	r.send(now)
-	return extension{r, asked, k.shortened}, nil
+	return extension{r, ttl, before, asked, k.shortened}, nil
 }
 
 // firstSightingsLocked returns what the acquire tells of when the instances set the
@@ -310,6 +316,7 @@ func (k *Lock) Release(ctx context.Context) error {
 	defer k.releasing.Unlock()
 	r, first, err := k.startRelease(ctx)
 	if r == nil {
+		k.observeRelease(ctx, nil, err)
 		return err
 	}
 	defer r.leave()
@@ -322,7 +329,9 @@ func (k *Lock) Release(ctx context.Context) error {
 	if !r.concluded() || k.onWay.Load() != 0 {
 		_, _ = r.await(context.Background(), lingerTime, func(t tally) bool { return confirmed(t) && k.onWay.Load() == 0 })
 	}
-	return k.finishRelease(r, first)
+	err = k.finishRelease(r, first)
+	k.observeRelease(ctx, r, err)
+	return err
 }
 
 // startRelease sends a release, and reports whether it is the first. It returns
@@ -330,10 +339,11 @@ func (k *Lock) Release(ctx context.Context) error {
 func (k *Lock) startRelease(ctx context.Context) (r *round, first bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := k.locker.now()
+	k.letGoLocked(now)
 	if k.reason != "" {
 		return nil, false, k.lostLocked().unlessReleased()
 	}
-	now := k.locker.now()
 	first = !k.released
 	if first {
 		k.late = k.window.remaining(now) <= 0
@@ -468,6 +478,7 @@ func (k *Lock) endedBy() LostReason {
 func (k *Lock) endLocked(reason LostReason, cause error) {
 	if k.reason == "" {
 		k.reason, k.cause = reason, cause
+		k.observeLossLocked(reason, cause)
 	}
 }
 
@@ -483,6 +494,9 @@ func (k *Lock) giveUpLocked(now time.Time, reason LostReason, cause error) {
 	k.phase.Store(over)
 	if k.window.remaining(now) > signalEarly { // else it is as good as over: its loss is not told after its end
 		k.window.length = elapsed(k.window.start, now)
+		if k.history != nil {
+			k.history.early = true
+		}
 	}
 	k.locker.forget(k)
 	k.signalLocked(reason, cause)
@@ -524,10 +538,11 @@ func (k *Lock) wanted(now time.Time) bool {
 
 // leaseLeft returns how long the keys of the lock have a use for its holder.
 func (k *Lock) leaseLeft(now time.Time) time.Duration {
-	if k.phase.Load() != held {
+	until := k.until.Load()
+	if k.phase.Load() != held || until == claimed {
 		return 0
 	}
-	return time.Duration(k.until.Load()) - now.Sub(k.locker.born)
+	return time.Duration(until) - now.Sub(k.locker.born)
 }
 
 // claim reports whether the keys of the lock have no use any more, and sees to it

@@ -151,8 +151,9 @@ func (l *Locker) start() *Locker {
 	if l.config.source != nil {
 		l.tokens = newSourceGuard(l.source)
 	}
-	if l.observer.Round != nil || l.observer.Instance != nil {
+	if !l.observer.silent() {
 		l.dispatcher = newDispatcher(l.observer)
+		l.observeOpened()
 	}
 	for _, in := range l.instances {
 		go in.run()

@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"strings"
 	"time"
 
@@ -12,7 +14,9 @@ import (
 
 // config is what the options of Open and New set.
 type config struct {
-	now             func() time.Time // of this client; a simulation gives each its own
+	now             func() time.Time                  // of this client; a simulation gives each its own
+	jitter          func(time.Duration) time.Duration // random, from 0 to less than what it is given; a simulation repeats it
+	yield           func()                            // lets those that were just woken run first; a simulation lets all of them
 	driftFactor     float64
 	driftBase       time.Duration
 	instanceTimeout time.Duration // 0: by the ttl
@@ -32,6 +36,8 @@ type config struct {
 func defaults() config {
 	return config{
 		now:         time.Now,
+		jitter:      rand.N[time.Duration],
+		yield:       threeTurns,
 		driftFactor: 0.01,
 		driftBase:   2 * time.Millisecond,
 		retryMin:    10 * time.Millisecond,
@@ -39,6 +45,13 @@ func defaults() config {
 		retention:   10 * time.Minute,
 		quarantined: quarantineByTTL,
 		flights:     maxFlights,
+	}
+}
+
+// threeTurns gained about a tenth of the throughput over one.
+func threeTurns() {
+	for range 3 {
+		runtime.Gosched()
 	}
 }
 

@@ -119,12 +119,16 @@ func (in *instance) weigh(r *round, a answer, now time.Time) answer {
 	}
 	left := m.left(in.locker.quarantine(), now)
 	if left <= 0 {
-		m.told = false
+		if m.told {
+			m.told = false
+			in.locker.observeInstance(in, QuarantineOver, nil)
+		}
 		if a.vote == granted && in.unfit != nil {
 			return answer{vote: failed, err: in.unfit}
 		}
 		return a
 	}
+	in.quarantinedUntil.Store(int64(now.Sub(in.locker.born) + left))
 	err := &QuarantineError{Left: left, absent: errors.Is(a.err, errAbsent)}
 	if !m.told {
 		m.told = true

@@ -29,6 +29,7 @@ type Locker struct {
 	mark       string      // the key that says that somebody waits
 	dispatcher *dispatcher // nil: nobody observes
 	rounds     sync.Pool   // of *round
+	waiting    atomic.Int64
 
 	ctx      context.Context //nolint:containedctx // of the calls to the instances
 	cancel   context.CancelFunc
@@ -59,6 +60,8 @@ type request struct {
 	minValidity time.Duration
 	maxHold     time.Duration // 0: no limit
 	start       time.Time
+	waiting     time.Time // when it began to wait for its turn; zero before
+	account     *account  // for the observer; nil without
 }
 
 // TryAcquire asks for the lock of resource in one round: it wins, or says why
@@ -83,7 +86,13 @@ func (l *Locker) TryAcquire(ctx context.Context, resource string, ttl time.Durat
 	}
 	defer l.exit()
 	a := l.attempt(ctx, q, explained)
-	return a.lock, a.close(ctx)
+	return l.acquired(ctx, q, a.lock, a.close(ctx))
+}
+
+// acquired tells the observer what came of a call, and returns that.
+func (l *Locker) acquired(ctx context.Context, q *request, k *Lock, err error) (*Lock, error) {
+	l.observeAcquire(ctx, q, k, err)
+	return k, err
 }
 
 // Acquire asks for the lock of resource until it has it, ctx ends, or the time of
@@ -105,18 +114,19 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 	defer l.exit()
 	if q.maxWait == 0 {
 		a := l.attempt(ctx, q, explained)
-		return a.lock, a.close(ctx)
+		return l.acquired(ctx, q, a.lock, a.close(ctx))
 	}
 	var a attempt
 	w := l.waitlists.join(ctx, q, false, nil)
 	if w == nil {
 		// Nobody waits here: ask.
 		if a = l.attempt(ctx, q, decided); a.lock != nil || a.final {
-			return a.lock, a.close(ctx)
+			return l.acquired(ctx, q, a.lock, a.close(ctx))
 		}
 		w = l.waitlists.join(ctx, q, true, a.why())
 	}
-	return l.wait(w, a)
+	k, err := l.wait(w, a)
+	return l.acquired(ctx, q, k, err)
 }
 
 // newRequest checks the arguments of an acquire, and completes them.
@@ -224,6 +234,9 @@ func (l *Locker) begin(ctx context.Context, q *request) *round {
 	k.lease.Store(int64(q.ttl))
 	now := l.now()
 	k.asked = now
+	if l.dispatcher != nil {
+		k.history = &history{ctx: ctx}
+	}
 	k.window = k.clip(window{now, validity(q.ttl, l.driftFactor, l.driftBase)})
 
 	r := l.newRound(ctx, opAcquire, k)
@@ -240,6 +253,7 @@ func (l *Locker) finish(ctx context.Context, q *request, r *round, goal func(tal
 	k := r.lock
 	a := attempt{round: r}
 	a.err = r.wait(ctx, q.limit(l, r.start), goal)
+	q.note(r)
 	if a.err == nil {
 		a = l.decide(ctx, q, k, a)
 	}
@@ -280,6 +294,7 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 		raise := r.raise(token)
 		a.round = raise
 		a.err = raise.wait(ctx, q.limit(l, r.start)-elapsed(r.start, raise.start), explained)
+		q.note(raise)
 		r.leave()
 		if !raise.won() {
 			return a

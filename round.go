@@ -39,6 +39,7 @@ type round struct {
 	fences   []uint64
 	leases   []int64
 	errs     []error
+	took     []time.Duration // until each answer; nil where nobody observes
 	goal     func(tally) bool
 	waiting  bool     // the caller waits, and has not been woken
 	kept     *keeping // whose renewal it is: the keeper waits, in place of a caller
@@ -68,6 +69,9 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 			timer:  time.NewTimer(never),
 		}
 		r.timer.Stop()
+		if l.dispatcher != nil {
+			r.took = make([]time.Duration, n)
+		}
 	}
 	r.op, r.lock, r.ctx, r.shorter, r.tell, r.next = op, lock, ctx, false, nil, nil
 	r.tally = tally{n: len(l.instances)}
@@ -75,6 +79,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 	clear(r.fences)
 	clear(r.leases)
 	clear(r.errs)
+	clear(r.took)
 	r.waiting, r.healing, r.cleaning, r.gaveUp, r.issued = false, false, false, false, lock.token
 	r.attended, r.inline = false, false
 	r.ttl, r.keep, r.token = 0, 0, 0
@@ -144,6 +149,7 @@ func (r *round) answer(in *instance, a answer) {
 	}
 	r.votes[i], r.fences[i], r.leases[i], r.errs[i] = a.vote, a.fence, a.lease, a.err
 	r.tally.add(a.vote)
+	r.timeLocked(i)
 	var decided *keeping
 	if r.waiting && r.goal(r.tally) {
 		r.waiting = false
@@ -288,7 +294,15 @@ func (r *round) giveUp(cause error) {
 		if v == pending {
 			r.votes[i], r.errs[i], r.gaveUp = failed, cause, true
 			r.tally.add(failed)
+			r.timeLocked(i)
 		}
+	}
+}
+
+// timeLocked notes for the observer how long the answer of instance i took.
+func (r *round) timeLocked(i int) {
+	if r.took != nil {
+		r.took[i] = r.locker.now().Sub(r.start)
 	}
 }
 

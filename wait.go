@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -11,6 +10,9 @@ import (
 // waited for as long as it wanted, or the Locker closes. last is its last round,
 // if it had one.
 func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
+	w.q.waiting = l.now()
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
 	for n := 0; ; n++ {
 		r, again := l.pause(w, &last, n)
 		if !again {
@@ -108,10 +110,10 @@ func (l *Locker) delay(last *attempt, n int) (delay, slow time.Duration) {
 	if last.round == nil {
 		return 0, 0
 	}
-	delay = backoff(n, l.retryMin, l.retryMax)
-	slow = min(slowPoll*(l.retryMax/2+rand.N(l.retryMax)), maxSlowPoll)
+	delay = backoff(n, l.retryMin, l.retryMax, l.jitter)
+	slow = min(slowPoll*(l.retryMax/2+l.jitter(l.retryMax)), maxSlowPoll)
 	if free, ok := last.round.freeIn(); ok {
-		free += rand.N(l.retryMin)
+		free += l.jitter(l.retryMin)
 		delay, slow = min(delay, free), min(slow, free)
 	}
 	return max(delay-last.lingered, 0), max(slow-last.lingered, 0)
@@ -119,12 +121,12 @@ func (l *Locker) delay(last *attempt, n int) (delay, slow time.Duration) {
 
 // backoff returns the pause after round n, counted from 0: random, between least
 // and a bound that doubles from one round to the next and ends at most.
-func backoff(n int, least, most time.Duration) time.Duration {
+func backoff(n int, least, most time.Duration, jitter func(time.Duration) time.Duration) time.Duration {
 	bound := most
 	if n < 62 && least <= most>>(n+1) {
 		bound = least << (n + 1)
 	}
-	return least + rand.N(max(bound-least, 1))
+	return least + jitter(max(bound-least, 1))
 }
 
 // freeIn returns how long it takes until so many leases of others, and so many

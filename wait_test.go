@@ -33,7 +33,7 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 		require.NoError(t, WithRetryDelay(d.least, d.most)(&c))
 		for _, n := range roundNumbers {
 			for range 50 {
-				got := backoff(n, d.least, d.most)
+				got := backoff(n, d.least, d.most, rand.N[time.Duration])
 				require.GreaterOrEqual(t, got, d.least, "round %d of %v", n, d)
 				require.LessOrEqual(t, got, d.most, "round %d of %v", n, d)
 			}
@@ -55,7 +55,7 @@ func TestBackoffGrowsUntilItsEnd(t *testing.T) {
 			}
 			var longest time.Duration
 			for range 200 {
-				longest = max(longest, backoff(n, d.least, d.most))
+				longest = max(longest, backoff(n, d.least, d.most, rand.N[time.Duration]))
 			}
 			require.LessOrEqual(t, int64(longest), bound, "round %d of %v", n, d)
 			// Of 200 random pauses, one is in the upper half: all but once in 2^200.
@@ -260,4 +260,17 @@ func TestPauseEndsWithTheContextAndTheLocker(t *testing.T) {
 		require.Equal(t, 10*time.Millisecond, time.Since(q.start))
 		require.Equal(t, ErrClosed, a.err)
 	})
+}
+
+// Fault: the end of the window of a lock whose keys were claimed, the smallest number
+// that there is, less the time that has gone by, was the longest wait that there is.
+func TestAForgottenLockIsInNobodysWayOnceItsKeysAreClaimed(t *testing.T) {
+	l := &Locker{config: defaults(), born: time.Now()}
+	k := &Lock{locker: l}
+	k.phase.Store(held)
+	k.until.Store(int64(time.Second))
+	require.Equal(t, time.Second, k.leaseLeft(l.born))
+	now := l.born.Add(2 * time.Second)
+	require.True(t, k.claim(now))
+	require.LessOrEqual(t, k.leaseLeft(now), time.Duration(0))
 }

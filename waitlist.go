@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"math/bits"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -230,7 +229,7 @@ func (s *waitlists) next(k *Lock, now time.Time) *waiter {
 		n.since = now
 	case n.run >= maxRun || now.Sub(n.since) >= maxRunTime:
 		n.run, n.yields = 0, true
-		n.yield = now.Add(yieldTime/2 + rand.N(yieldTime))
+		n.yield = now.Add(yieldTime/2 + s.locker.jitter(yieldTime))
 		return nil
 	}
 	n.run++
@@ -407,7 +406,7 @@ func (s *waitlists) majoritySaysLocked(last *[]string, message string, i int) bo
 // wakeLocked has the first one ask, within spread.
 func (s *waitlists) wakeLocked(n *waitlist, spread time.Duration) {
 	n.woken = true
-	n.yield = s.locker.now().Add(rand.N(spread + 1))
+	n.yield = s.locker.now().Add(s.locker.jitter(spread + 1))
 	if w := n.first(); w != nil {
 		w.wake()
 	}
@@ -416,7 +415,7 @@ func (s *waitlists) wakeLocked(n *waitlist, spread time.Duration) {
 // released takes what came of the release of k, which others were to be told of:
 // if there are none, nobody needs to give way to them.
 func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
-	yield := s.locker.now().Add(yieldTime/2 + rand.N(yieldTime) + took)
+	yield := s.locker.now().Add(yieldTime/2 + s.locker.jitter(yieldTime) + took)
 	n := s.lockFreed(k)
 	if n == nil {
 		if others {

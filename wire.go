@@ -37,14 +37,23 @@ func newWire(conn net.Conn) *wire {
 	if conn.SetDeadline(time.Time{}) != nil { // undoes what the client has set
 		return nil
 	}
-	inner := conn
-	if t, ok := conn.(*tls.Conn); ok {
-		inner = t.NetConn()
-	}
+	inner := carrier(conn)
 	_, tcp := inner.(*net.TCPConn)
 	_, unix := inner.(*net.UnixConn)
 	return &wire{conn: conn, prompt: tcp || unix, buf: make([]byte, 16<<10)}
 }
+
+// carrier returns the connection below TLS.
+func carrier(conn net.Conn) net.Conn {
+	if t, ok := conn.(*tls.Conn); ok {
+		return t.NetConn()
+	}
+	return conn
+}
+
+// cut closes a connection at once. TLS would say farewell first, and wait up to five
+// seconds for a peer that reads nothing.
+func cut(conn net.Conn) { _ = carrier(conn).Close() }
 
 // write writes one command, within limit or a little more: the deadline is moved
 // once in a while, not each time.
@@ -250,6 +259,6 @@ func (t *tap) close() {
 	defer t.mu.Unlock()
 	t.closed = true
 	if t.conn != nil {
-		_ = t.conn.Close()
+		cut(t.conn)
 	}
 }

@@ -2,10 +2,14 @@ package redlock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
+	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -370,4 +374,239 @@ func TestALimiterSeesEveryBatch(t *testing.T) {
 		require.NoError(t, k.Release(t.Context()))
 		require.Equal(t, before+2, seen.allowed.Load())
 	}
+}
+
+// The fault: only the worker sends again what was not run; a caller that reads its own
+// answer left that to it, and did not say so.
+func TestWhatACallerReadsAsNotRunIsSentAgain(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := opened(t, []string{s.Addr()}, WithInstanceTimeout(inTime))
+	r := l.newRound(t.Context(), opRelease, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	defer r.leave()
+	for inline := false; !inline; {
+		warmUp(t, l)
+		s.MustDo(t, "SCRIPT", "FLUSH")
+		r.start, r.attended = l.now(), true
+		r.votes[0], r.tally = pending, tally{n: 1}
+		r.send(r.start)
+		inline = r.inline
+		require.NoError(t, r.wait(t.Context(), inTime, settled))
+		require.Equal(t, refused, r.votes[0], "%v", r.errs[0])
+	}
+}
+
+// The fault: the worker took a batch back, and emptied it, while the caller that was to
+// write it still read it.
+func TestABatchIsNotTakenBackWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := opened(t, []string{s.Addr()}, WithInstanceTimeout(inTime))
+	warmUp(t, l)
+	in := l.instances[0]
+	is := func(condition func() bool) func() bool {
+		return func() bool {
+			in.mu.Lock()
+			defer in.mu.Unlock()
+			return condition()
+		}
+	}
+	eventually(t, is(func() bool { return in.listening }), "the worker listens")
+
+	r := l.newRound(t.Context(), opRelease, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	unwanted := l.newRound(t.Context(), opExtend, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	unwanted.lock.phase.Store(over)
+	r.start, unwanted.start = l.now(), l.now()
+	r.refs.Add(1)
+	unwanted.refs.Add(1)
+	defer r.leave()
+	defer unwanted.leave()
+
+	unwanted.mu.Lock() // the caller is about to write, and waits for this
+	queued := make(chan struct{})
+	go func() {
+		defer close(queued)
+		_, _ = in.enqueueBoth(unwanted, r, l.now())
+	}()
+	eventually(t, is(func() bool { return len(in.flights) == 1 }), "it is about to leave")
+	s.MustDo(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	eventually(t, is(func() bool { return in.turn == workers }), "the worker has seen the end")
+	require.Never(t, is(func() bool { return in.wire == nil }), 50*time.Millisecond, time.Millisecond)
+	unwanted.mu.Unlock()
+	<-queued
+	require.NoError(t, r.wait(t.Context(), inTime, settled))
+	require.Equal(t, failed, r.votes[0])
+}
+
+// The fault: a caller whose own operation was small wrote what had been queued before it,
+// too, however large: a socket may take that only when its peer reads.
+func TestACallerWritesOnlyALittle(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := opened(t, []string{s.Addr()}, WithInstanceTimeout(inTime))
+	warmUp(t, l)
+	in := l.instances[0]
+	eventually(t, func() bool {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.listening
+	}, "the worker listens")
+	var rounds []*round
+	for _, key := range []string{strings.Repeat("x", maxResource), "x"} {
+		r := l.newRound(t.Context(), opRelease, &Lock{locker: l, resource: key, key: key, owner: "nobody"})
+		r.start = l.now()
+		r.refs.Add(1)
+		defer r.leave()
+		rounds = append(rounds, r)
+	}
+	in.mu.Lock()
+	in.queue = append(in.queue, rounds...)
+	in.departLocked(rounds[1], rounds[1].start)
+	out := len(in.flights)
+	in.mu.Unlock()
+	require.Zero(t, out)
+	for _, r := range rounds {
+		require.NoError(t, r.wait(t.Context(), inTime, settled))
+		require.Equal(t, refused, r.votes[0])
+	}
+}
+
+// A meddler is a connection that notes the commands which are written to it, and
+// does not pass on one of them: it answers that itself, or not at all.
+type meddler struct {
+	net.Conn
+	how  *meddling
+	held []byte
+}
+
+type meddling struct {
+	mu       sync.Mutex
+	commands []string
+	command  string // the next one of these is not passed on
+	answer   string
+}
+
+func (m *meddling) set(command, answer string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.commands, m.command, m.answer = nil, command, answer
+}
+
+func (m *meddling) seen() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.commands)
+}
+
+func (m *meddling) option() Option {
+	return WithClientOptions(func(o *redis.Options) {
+		dial := redis.NewDialer(o)
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return &meddler{Conn: conn, how: m}, err
+		}
+	})
+}
+
+func (c *meddler) Write(b []byte) (int, error) {
+	m := c.how
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range []string{"evalsha", "eval", "info", "time"} {
+		if !strings.Contains(string(b), "\r\n"+name+"\r\n") {
+			continue
+		}
+		m.commands = append(m.commands, name)
+		if name == m.command {
+			m.command = ""
+			c.held = []byte(m.answer)
+			return len(b), nil
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *meddler) Read(b []byte) (int, error) {
+	c.how.mu.Lock()
+	n := copy(b, c.held)
+	c.held = c.held[n:]
+	c.how.mu.Unlock()
+	if n > 0 {
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// The fault: a new connection on which the probe was refused, by a server that loads
+// what it had, took a batch before it was asked who it is: a vote without quarantine.
+func TestNoBatchIsSentBeforeTheProof(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var m meddling
+	m.set("evalsha", "-LOADING Redis is loading the dataset in memory\r\n")
+	l := opened(t, []string{s.Addr()}, m.option(), WithQuarantine(time.Hour), WithInstanceTimeout(inTime))
+	_, err := l.TryAcquire(t.Context(), "r", time.Minute)
+	require.ErrorIs(t, err, ErrQuarantined)
+	require.Equal(t, []string{"evalsha", "info", "time", "evalsha"}, m.seen()[:4])
+}
+
+// The fault: when the client closed the connection, as a proof had not been answered,
+// batches went through the client for as long as the next connection lived.
+func TestAConnectionThatTheClientClosedIsReplaced(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var m meddling
+	var clock shiftedClock
+	l := opened(t, []string{s.Addr()}, m.option(), clock.option)
+	warmUp(t, l)
+	m.set("time", "")
+	clock.set(2 * proofAge)
+	eventually(t, func() bool {
+		k, err := l.TryAcquire(context.Background(), "r", time.Minute)
+		return err == nil && k.Release(context.Background()) == nil && len(m.seen()) > 1
+	}, "it works again")
+	warmUp(t, l)
+	in := l.instances[0]
+	eventually(t, func() bool {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.wire != nil
+	}, "batches have a connection of their own")
+}
+
+// The fault: what was to be sent again went to an instance that had been found to be
+// down meanwhile, and stayed in its queue; the worker span.
+func TestWhatWasNotRunFailsWhenTheInstanceIsDown(t *testing.T) {
+	l := opened(t, []string{redistest.Mute(t)})
+	in := newInstance(l, 0, "an instance without a worker")
+	r := l.newRound(t.Context(), opRaise, &Lock{locker: l, resource: "r", key: "r", owner: "nobody"})
+	defer r.leave()
+	r.refs.Add(1)
+	in.redo, in.down = []*round{r}, errPending
+	in.requeue()
+	require.Empty(t, in.queue)
+	require.Equal(t, failed, r.votes[0])
+	require.Equal(t, errPending, r.errs[0])
+}
+
+// The fault: to close a TLS connection is to send a farewell first, for which a
+// connection whose buffers are full waits for five seconds; all that time nobody could
+// queue anything.
+func TestClosingAConnectionDoesNotWaitForItsPeer(t *testing.T) {
+	ours, theirs := net.Pipe()
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	peer := tls.Server(theirs, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: web.TLS.Certificates, SessionTicketsDisabled: true})
+	greeted := make(chan error, 1)
+	go func() { greeted <- peer.Handshake() }()
+	conn := tls.Client(ours, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true})
+	require.NoError(t, conn.Handshake())
+	require.NoError(t, <-greeted)
+
+	in := newInstance(&Locker{config: defaults()}, 0, "an instance that reads nothing")
+	in.wire = newWire(conn)
+	began := time.Now()
+	in.dropWire()
+	require.Less(t, time.Since(began), time.Second)
+	require.NoError(t, theirs.Close())
 }

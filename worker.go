@@ -2,8 +2,6 @@ package redlock
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"runtime"
 	"time"
 )
 
@@ -49,7 +47,7 @@ func (in *instance) departLocked(r *round, now time.Time) {
 		return
 	}
 	alone := !in.listening && r.attended && in.queue[0] == r
-	if !in.wire.prompt || len(in.queue) > 2 || r.size() > inlineBytes || !in.listening && !alone || !in.pen.TryLock() {
+	if !in.wire.prompt || len(in.queue) > 2 || in.queue[0].size()+r.size() > inlineBytes || !in.listening && !alone || !in.pen.TryLock() {
 		in.signalLocked()
 		return
 	}
@@ -111,10 +109,8 @@ func (in *instance) run() {
 	for {
 		// Callers that were just woken are about to queue their next operation:
 		// letting them run first makes the batch several times larger. What they wake
-		// may queue some more: three turns gained about a tenth over one.
-		for range 3 {
-			runtime.Gosched()
-		}
+		// may queue some more.
+		in.locker.yield()
 		now := in.locker.now()
 		busy := in.chore(now)
 		switch busy = in.push(now) || busy; {
@@ -202,7 +198,11 @@ func (in *instance) rest(now time.Time, timer *time.Timer) {
 	in.mu.Lock()
 	in.listening, in.signalled, in.turn = false, false, workers
 	in.mu.Unlock()
+	// A caller may be about to write a batch: as long as it reads its rounds, they are not
+	// to be taken back. From here on nobody else begins to write.
+	in.pen.Lock()
 	in.receive(w, err)
+	in.pen.Unlock()
 	in.giveUpBroken()
 }
 
@@ -320,7 +320,7 @@ func (in *instance) giveUpBroken() {
 func (in *instance) dropWire() []flight {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	_ = in.wire.conn.Close()
+	cut(in.wire.conn)
 	flights := in.flights
 	in.wire, in.broken, in.flights, in.sentAt = nil, nil, nil, time.Time{}
 	return flights
@@ -349,10 +349,11 @@ func (in *instance) attend() {
 		out = err == nil && in.broken == nil && len(in.flights) > 0
 		in.mu.Unlock()
 	}
+	in.requeue()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.turn = nobodys
-	if in.signalled || in.broken != nil || len(in.queue) > 0 || len(in.flights) > 0 || len(in.redo) > 0 {
+	if in.signalled || in.broken != nil || len(in.queue) > 0 || len(in.flights) > 0 {
 		in.turn = workers
 		in.knock()
 	}
@@ -371,13 +372,16 @@ func (in *instance) requeue() {
 		in.settle(r)
 	}
 	in.redo = nil
-	closed := in.closed
-	if !closed {
+	err := in.down
+	if in.closed {
+		err = ErrClosed
+	}
+	if err == nil {
 		in.queue = append(redo, in.queue...)
 	}
 	in.mu.Unlock()
-	if closed {
-		in.deliver(redo, result{err: ErrClosed, notRun: true})
+	if err != nil {
+		in.deliver(redo, result{err: err, notRun: true})
 	}
 }
 
@@ -466,7 +470,7 @@ func (in *instance) dueLocked(now time.Time) time.Duration {
 // succeeds.
 func (in *instance) setDown(cause error, now time.Time) {
 	in.backoff = min(max(2*in.backoff, probeFirst), in.locker.keeper.longestBackoff())
-	in.probeAt = now.Add(in.backoff/2 + rand.N(in.backoff))
+	in.probeAt = now.Add(in.backoff/2 + in.locker.jitter(in.backoff))
 	in.mu.Lock()
 	first := in.down == nil
 	in.down = cause
@@ -512,22 +516,25 @@ func (in *instance) probe(now time.Time) {
 		in.setUp() // it answers; what it refuses, it will say for each operation
 	}
 	if in.remake != nil && !in.cold {
+		in.prove(now) // what was refused, because the instance still loads, say, has proved nothing
 		in.takeOver()
 	}
 }
 
-// takeOver makes the client's connection the wire.
+// takeOver makes the client's connection the wire. If the client has closed it, as a
+// proof was not answered, the next one begins with a probe.
 func (in *instance) takeOver() {
-	conn := in.tap.last()
-	if conn == nil {
+	var w *wire
+	if conn := in.tap.last(); conn != nil {
+		w = newWire(conn)
+	}
+	if w == nil {
+		in.cold = true
 		return
 	}
-	w := newWire(conn)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if w != nil {
-		in.wire, in.readUntil, in.distance = w, time.Now().Add(never), never
-	}
+	in.wire, in.readUntil, in.distance = w, time.Now().Add(never), never
 }
 
 // proveAgain has the client ask who the instance is, on the wire.

@@ -2,6 +2,8 @@
 // guaranteed, what breaks without it, and what a quorum is worth over one Redis.
 //
 //	go run ./chaos            lists what there is
+//	go run ./chaos faults     real faults on real servers, and a checker
+//	go run ./chaos sim        schedules of faults in virtual time, each from a seed
 //	go run ./chaos compare    one Redis against quorums, under the same faults
 package main
 
@@ -15,7 +17,9 @@ import (
 
 	"github.com/quorumlock/redlock/chaos/compare"
 	"github.com/quorumlock/redlock/chaos/control"
+	"github.com/quorumlock/redlock/chaos/faults"
 	"github.com/quorumlock/redlock/chaos/mutants"
+	"github.com/quorumlock/redlock/chaos/sim"
 )
 
 const exitUsage = 64 // of sysexits.h
@@ -31,13 +35,18 @@ type command struct {
 // commands are the subcommands, in the order of the help text.
 func commands() []command {
 	return []command{
+		{"faults", "real faults on redis-server processes, and what clients did meanwhile, checked", faults.Main},
 		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
 		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
 		{"mutants", "faults put into the library, and the tests that find them", mutants.Main},
+		{"sim", "thousands of schedules of faults in virtual time, each from a seed", sim.Main},
 	}
 }
 
 func main() {
+	if code, isClient := faults.Client(); isClient {
+		os.Exit(code)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

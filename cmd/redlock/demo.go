@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
-
 	"github.com/quorumlock/redlock"
 )
 
@@ -24,21 +22,30 @@ Shows a lock at work: votes, a second client that is refused, instances that die
 and come back. Without endpoints it starts five instances inside this process;
 with endpoints it uses servers of yours, under a resource name of its own.
 
+Examples:
+
+  redlock demo
+  redlock demo -e redis://127.0.0.1:7001 -e redis://127.0.0.1:7002 -e redis://127.0.0.1:7003
 `
 )
 
 // demo tells the story of one lock and two clients.
-func demo(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	endpoints := endpointsFlag(flags)
-	if code, ok := parse(flags, args, demoUsage, stdout, stderr); !ok {
-		return code
+func demo(flags *flag.FlagSet) action {
+	source := endpointFlags(flags)
+	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) int {
+		endpoints, err := source.list()
+		if err != nil {
+			fmt.Fprintln(stderr, "redlock demo:", err)
+			return exitUsage
+		}
+		return tell(ctx, endpoints, stdout, stderr)
 	}
-	logging.Disable() // go-redis would write between the lines
+}
 
+func tell(ctx context.Context, endpoints []string, stdout, stderr io.Writer) int {
 	s := &story{page: newPage(stdout), resource: "redlock-demo-" + strings.ToLower(rand.Text()[:6])}
 	defer func() { s.closeServers() }()
-	if err := s.open(endpoints()); err != nil {
+	if err := s.open(endpoints); err != nil {
 		fmt.Fprintln(stderr, "redlock demo:", err)
 		if s.real {
 			return exitUsage

@@ -24,6 +24,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -40,6 +41,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	_ = os.Unsetenv(endpointsVariable)
+	logging.Disable()
 	goleak.VerifyTestMain(m)
 }
 

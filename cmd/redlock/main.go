@@ -1,10 +1,15 @@
-// Command redlock shows the locks of package redlock at work, from a terminal.
+// Command redlock runs commands under a lock of package redlock, and shows what
+// there is to know about its instances, from a terminal.
 //
-//	go run github.com/quorumlock/redlock/cmd/redlock@latest demo
+//	redlock run nightly-backup -- ./backup.sh
+//	redlock check
+//	redlock inspect nightly-backup
+//	redlock bench
+//	redlock demo
 //
 // Its subcommands exit with 0 when they did what was asked, and otherwise with
-// one of the codes below. Endpoints are never printed as they were given: there
-// may be a password in them.
+// one of the codes below; see docs/command-line.md. Endpoints are never printed
+// as they were given: there may be a password in them.
 package main
 
 import (
@@ -16,45 +21,63 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/redis/go-redis/v9/logging"
 )
 
-// Exit codes. 64 and 69 are those of sysexits.h; one that was interrupted exits
-// with 128 plus the number of the signal, as a shell reports it.
+// Exit codes. 64, 69 and 75 are those of sysexits.h, 126 and 127 those of a
+// shell; what a signal ended exits with 128 plus the number of the signal, as a
+// shell reports it.
 const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 64 // a flag, an argument or an endpoint is wrong
-	exitUnavailable = 69 // no quorum of the instances can be reached
-	exitInterrupted = 130
+	exitOK            = 0
+	exitFailed        = 1
+	exitWarnings      = 1   // check: with less in reserve than it seems
+	exitUnsafe        = 2   // check: not fit for Redlock
+	exitUsage         = 64  // a flag, an argument or an endpoint is wrong
+	exitUnavailable   = 69  // no quorum of the instances can be reached
+	exitBusy          = 75  // run: somebody else holds the lock
+	exitLost          = 79  // run: the lock was lost while the command ran
+	exitNotExecutable = 126 // run: the command can't be run
+	exitNotFound      = 127 // run: there is no such command
+	exitSignal        = 128
+	exitInterrupted   = exitSignal + int(syscall.SIGINT)
 )
 
 // A command is one subcommand.
 type command struct {
-	name    string
-	summary string
-	run     func(ctx context.Context, args []string, stdout, stderr io.Writer) int
+	name     string
+	summary  string
+	usage    string   // what its help begins with
+	operands []string // the arguments that it takes besides flags
+	// runs says that it runs what stands behind a --, and minds the signals by itself;
+	// all others are interrupted by the first one.
+	runs  bool
+	setup func(flags *flag.FlagSet) action
 }
+
+// An action is what a command does once the flags that its setup declared are
+// parsed. It returns the exit code.
+type action func(ctx context.Context, operands []string, stdout, stderr io.Writer) int
 
 // commands returns the subcommands, in the order of the help text.
 func commands() []command {
 	return []command{
-		{"demo", "a lock at work, on instances inside this process or on servers of yours", demo},
-		{"version", "the version of this program", version},
+		{name: "run", summary: "run a command while holding a lock", usage: runUsage, operands: []string{"NAME"}, runs: true, setup: runCommand},
+		{name: "check", summary: "say whether the instances are fit for locks", usage: checkUsage, setup: check},
+		{name: "inspect", summary: "say who holds a lock, on which instance and for how long", usage: inspectUsage, operands: []string{"NAME"}, setup: inspect},
+		{name: "bench", summary: "measure how fast the instances lock, from here", usage: benchUsage, setup: bench},
+		{name: "demo", summary: "a lock at work, on instances inside this process or on servers of yours", usage: demoUsage, setup: demo},
+		{name: "completion", summary: "a script that completes command lines, for bash, zsh or fish", usage: completionUsage, operands: []string{"SHELL"}, setup: completion},
+		{name: "version", summary: "the version of this program", usage: versionUsage, setup: version},
 	}
 }
 
 func main() {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		s := <-signals
-		signal.Stop(signals) // the next one does not wait for anybody
-		cancel(caught{s})
-	}()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	logging.Disable() // go-redis would write between the lines
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run does what the command line says and returns the exit code.
@@ -77,7 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	for _, c := range commands() {
 		if c.name == name {
-			return c.run(ctx, args, stdout, stderr)
+			return c.call(ctx, args, stdout, stderr)
 		}
 	}
 	fmt.Fprintf(stderr, "redlock: there is no such command%s; redlock help lists them\n", harmless(name))
@@ -87,35 +110,109 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func help(w io.Writer) {
 	fmt.Fprint(w, "Usage: redlock <command> [flags]\n\nThe commands:\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-9s %s\n", c.name, c.summary)
+		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.summary)
 	}
-	fmt.Fprint(w, "  help      this text; redlock help <command> lists the flags of a command\n")
+	fmt.Fprint(w, `  help        this text; redlock help <command> has examples and lists the flags
+
+Examples:
+
+  export REDLOCK_ENDPOINTS=redis://a:6379,redis://b:6379,redis://c:6379
+  redlock check
+  redlock run nightly-backup -- ./backup.sh
+`)
 }
 
-// parse reads the flags of a subcommand that takes no arguments besides them. It
-// reports whether the subcommand is to go on, and its exit code if not.
-func parse(flags *flag.FlagSet, args []string, usage string, stdout, stderr io.Writer) (code int, ok bool) {
+// call parses the arguments of a subcommand, and does what it is for.
+func (c command) call(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // its messages quote what was given
 	flags.Usage = func() {}
-	err := flags.Parse(args)
+	act := c.setup(flags)
+	var program []string
+	if i := slices.Index(args, "--"); c.runs && i >= 0 {
+		args, program = args[:i], args[i+1:]
+	}
+	operands, err := parse(flags, args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
-		flags.SetOutput(stdout)
-		flags.PrintDefaults()
-		return exitOK, false
+		fmt.Fprint(stdout, c.usage, "\nFlags:\n\n")
+		printFlags(stdout, flags)
+		return exitOK
 	case err != nil:
-		_, wrong, _ := strings.Cut(err.Error(), ": ")
-		fmt.Fprintf(stderr, "redlock %s: a flag is unknown or lacks its value%s; -h lists the flags\n", flags.Name(), harmless(wrong))
-		return exitUsage, false
-	case flags.NArg() > 0:
-		fmt.Fprintf(stderr, "redlock %s: it takes flags only; -h lists them\n", flags.Name())
-		return exitUsage, false
+		fmt.Fprintf(stderr, "redlock %s: %s; -h lists the flags\n", c.name, fault(err))
+		return exitUsage
+	case len(operands) != len(c.operands):
+		fmt.Fprintf(stderr, "redlock %s: %s\n", c.name, c.takes())
+		return exitUsage
+	case c.runs && len(program) == 0:
+		fmt.Fprintf(stderr, "redlock %s: there is no command: it stands behind a --\n", c.name)
+		return exitUsage
 	}
-	return exitOK, true
+	if !c.runs {
+		var stop func()
+		ctx, stop = interruptible(ctx)
+		defer stop()
+	}
+	return act(ctx, append(operands, program...), stdout, stderr)
 }
 
-var word = regexp.MustCompile(`^-{0,2}[a-z]{1,16}$`)
+// takes says what arguments a subcommand takes.
+func (c command) takes() string {
+	switch {
+	case c.runs:
+		return "it takes one " + c.operands[0] + " and, behind a --, a command; -h shows examples"
+	case c.operands != nil:
+		return "it takes one " + c.operands[0] + " besides flags; -h shows examples"
+	}
+	return "it takes flags only; -h lists them"
+}
+
+// parse parses flags that may stand before and behind the operands.
+func parse(flags *flag.FlagSet, args []string) (operands []string, err error) {
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		if flags.NArg() == 0 {
+			return operands, nil
+		}
+		operands, args = append(operands, flags.Arg(0)), flags.Args()[1:]
+	}
+}
+
+var badValue = regexp.MustCompile(`" for (?:flag )?-([A-Za-z-]+): ([^"]*)$`)
+
+// fault returns what is wrong with the flags, without what was given: that may be
+// an endpoint with a password.
+func fault(err error) string {
+	if m := badValue.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Sprintf("the value of %s is wrong: %s", dashed(m[1]), m[2])
+	}
+	_, wrong, _ := strings.Cut(err.Error(), ": ")
+	return "a flag is unknown or lacks its value" + harmless(wrong)
+}
+
+// printFlags prints what each flag is for.
+func printFlags(w io.Writer, flags *flag.FlagSet) {
+	flags.VisitAll(func(f *flag.Flag) {
+		value, text := flag.UnquoteUsage(f)
+		if f.DefValue != "" && f.DefValue != "false" {
+			text += " (default " + f.DefValue + ")"
+		}
+		fmt.Fprintf(w, "  %s\n        %s\n", strings.TrimSpace(dashed(f.Name)+" "+value), strings.ReplaceAll(text, "\n", "\n        "))
+	})
+}
+
+// dashed returns the name of a flag as it is usually typed; package flag takes one
+// dash or two.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+var word = regexp.MustCompile(`^-{0,2}[A-Za-z][a-z-]{0,20}$`)
 
 // harmless returns s, for a message, if it has the shape of a command or a flag;
 // nothing otherwise: it may be an endpoint with a password that was misplaced.
@@ -124,6 +221,38 @@ func harmless(s string) string {
 		return ""
 	}
 	return " (" + s + ")"
+}
+
+// interruptible returns a context that the first signal ends. The next one does
+// not wait for anybody.
+func interruptible(ctx context.Context) (_ context.Context, stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, ended := endedBy(ctx, signals)
+	return ctx, func() {
+		ended()
+		signal.Stop(signals)
+	}
+}
+
+// endedBy returns a context that the first of the signals ends, which is the last
+// one that is caught. Those that come after stop are for somebody else.
+func endedBy(ctx context.Context, signals chan os.Signal) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			cancel(caught{s})
+		case <-quit:
+		}
+	}()
+	return ctx, func() {
+		close(quit)
+		<-done
+	}
 }
 
 // caught is the cause of a context that a signal ended.
@@ -136,7 +265,7 @@ func interrupted(ctx context.Context) int {
 	var c caught
 	if errors.As(context.Cause(ctx), &c) {
 		if s, ok := c.Signal.(syscall.Signal); ok {
-			return 128 + int(s)
+			return exitSignal + int(s)
 		}
 	}
 	return exitInterrupted

@@ -55,14 +55,14 @@ func StartWithClock(tb testing.TB, args ...string) *Clock {
 }
 
 // LaunchWithClock is [Launch] for a server with a clock of its own, which Shift
-// moves. Where there can be none the error matches [ErrNoClock].
+// and RunAt move. Where there can be none the error matches [ErrNoClock].
 func LaunchWithClock(args ...string) (*Clock, error) {
 	gcc, err := exec.LookPath("gcc")
 	if runtime.GOOS != "linux" || err != nil {
 		return nil, ErrNoClock
 	}
 	c := &Clock{}
-	c.Server, err = launch(args, func(dir string) ([]string, error) {
+	c.Server, err = launch("", args, func(dir string) ([]string, error) {
 		source, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
 		c.control = filepath.Join(dir, "clock")
 		if err := os.WriteFile(source, clockSource, 0o600); err != nil {
@@ -99,14 +99,19 @@ func (c *Clock) Jump(d time.Duration) {
 	}
 }
 
-// Rate lets the clock run at factor times the rate of the real one from now on,
+// RunAt lets the clock run at factor times the rate of the real one from now on,
 // from what it shows now.
-func (c *Clock) Rate(factor float64) {
-	c.tb.Helper()
+func (c *Clock) RunAt(factor float64) error {
 	now := time.Now().UnixNano()
 	s := c.state
 	s.offset += int64(float64(now-s.anchor) * float64(s.ppm) / 1e6)
-	if err := c.set(clockState{offset: s.offset, anchor: now, ppm: int64((factor - 1) * 1e6)}); err != nil {
+	return c.set(clockState{offset: s.offset, anchor: now, ppm: int64((factor - 1) * 1e6)})
+}
+
+// Rate is RunAt for a test.
+func (c *Clock) Rate(factor float64) {
+	c.tb.Helper()
+	if err := c.RunAt(factor); err != nil {
 		c.tb.Fatal(err)
 	}
 }

@@ -1,6 +1,8 @@
 package redistest
 
 import (
+	"errors"
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -58,4 +60,17 @@ func TestAClockRunsAtARate(t *testing.T) {
 	c.MustDo(t, "SET", "k", "v", "PX", "30")
 	require.Eventually(t, func() bool { return c.MustDo(t, "GET", "k") == nil }, 10*time.Second, 5*time.Millisecond)
 	near(t, now, ahead(t, c))
+}
+
+func TestAClockThatCanNotStartLeavesNothing(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("REDLOCK_REDIS_SERVER", "/no/such/server")
+	_, err := LaunchWithClock()
+	if errors.Is(err, ErrNoClock) {
+		t.Skipf("SKIPPED, NOT PASSED: %v", err)
+	}
+	require.ErrorContains(t, err, "/no/such/server")
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	require.Empty(t, left)
 }

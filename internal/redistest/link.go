@@ -81,9 +81,16 @@ func (l *link) readReplies(queue chan<- chunk) {
 }
 
 func (l *link) enqueue(queue chan<- chunk, f *faults, data []byte) {
-	l.proxy.mu.Lock()
+	p := l.proxy
+	p.mu.Lock()
 	now := *f
-	l.proxy.mu.Unlock()
+	if f == &p.requests {
+		p.read++
+	}
+	if now.swallow || now.delay > 0 {
+		p.struck++
+	}
+	p.mu.Unlock()
 	if now.swallow {
 		return
 	}
@@ -132,9 +139,12 @@ func (l *link) await(due time.Time, f *faults) bool {
 			return false
 		}
 	}
-	for {
+	for held := false; ; held = true {
 		l.proxy.mu.Lock()
 		hold, stopped := f.hold, l.stopped
+		if hold != nil && !held {
+			l.proxy.struck++
+		}
 		l.proxy.mu.Unlock()
 		if hold == nil || stopped {
 			return !stopped
@@ -170,6 +180,7 @@ func (l *link) sendRequest(c chunk) {
 		return
 	}
 	if conn := l.duplicateConn(); conn != nil {
+		p.set(func() { p.struck++ })
 		_, _ = conn.Write(c.data)
 	}
 }
@@ -218,7 +229,10 @@ func (l *link) sendReply(c chunk) {
 		_, _ = l.client.Write(c.data)
 		return
 	}
-	l.proxy.set(func() { l.stopLocked(false) })
+	l.proxy.set(func() {
+		l.proxy.struck++
+		l.stopLocked(false)
+	})
 	close(c.cut)
 }
 

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// procAttr makes the kernel kill the server when the thread that started it
-// ends. spawn keeps that thread for as long as the server runs.
+// procAttr makes the kernel kill the child when the thread that started it ends.
+// Spawn keeps that thread for as long as the child runs.
 func procAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

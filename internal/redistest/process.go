@@ -56,6 +56,9 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // for.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// ExitCode returns what it exited with once it is done, and -1 if a signal ended it.
+func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
+
 // Alive reports whether the process has not been waited for yet.
 func (p *Process) Alive() bool {
 	if p == nil {

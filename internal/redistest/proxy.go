@@ -37,6 +37,8 @@ type Proxy struct {
 	cut       chan struct{} // closed when the last CutReplies has struck
 	links     map[*link]struct{}
 	accepted  int
+	read      int // chunks of requests
+	struck    int // see Struck
 	closed    bool
 }
 
@@ -178,6 +180,9 @@ func (p *Proxy) Break() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
+		if l.open && !p.closed {
+			p.struck++
+		}
 		l.stopLocked(true)
 	}
 }
@@ -221,6 +226,23 @@ func (p *Proxy) Accepted() int {
 	return p.accepted
 }
 
+// Requests returns how many chunks of requests were read from clients so far, those
+// that were swallowed, too.
+func (p *Proxy) Requests() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.read
+}
+
+// Struck returns how often so far one of the proxy's faults met something: chunks that
+// were swallowed, delayed, held back or sent twice, replies that were cut off, and
+// connections that were broken or refused, or not to be had of the target.
+func (p *Proxy) Struck() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.struck
+}
+
 func (p *Proxy) set(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -236,6 +258,9 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		p.accepted++
 		refuse := p.refuse
+		if refuse {
+			p.struck++
+		}
 		p.mu.Unlock()
 		if refuse {
 			_ = client.Close()
@@ -243,6 +268,7 @@ func (p *Proxy) accept() {
 		}
 		server, err := p.dial()
 		if err != nil {
+			p.set(func() { p.struck++ })
 			_ = client.Close()
 			continue
 		}

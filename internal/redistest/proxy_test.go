@@ -491,3 +491,58 @@ func clients(t *testing.T, s *Server) int {
 	t.Helper()
 	return strings.Count(s.MustDo(t, "CLIENT", "LIST").(string), "id=")
 }
+
+// A fault that met nothing is told from one that did.
+func TestAProxyCountsWhatItsFaultsMeet(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	c := connect(t, p.Addr())
+	c.send("nothing")
+	c.line("nothing")
+	require.Zero(t, p.Struck())
+	require.Equal(t, 1, p.Requests())
+	struck := 0
+	met := func(what string, want int) {
+		t.Helper()
+		struck += want
+		eventually(t, func() bool { return p.Struck() == struck }, what)
+	}
+
+	p.Delay(time.Millisecond)
+	c.send("delayed")
+	c.line("delayed")
+	p.Delay(0)
+	met("both directions", 2)
+	p.HoldReplies(true)
+	c.send("held")
+	met("a chunk that waits", 1)
+	p.HoldReplies(false)
+	c.line("held")
+	p.DuplicateRequests(true)
+	c.send("doubled")
+	c.line("doubled")
+	p.DuplicateRequests(false)
+	met("a copy", 1)
+	p.SwallowRequests(true)
+	c.send("swallowed")
+	met("a chunk that is gone", 1)
+	p.SwallowRequests(false)
+	p.CutReplies("cut")
+	c.send("cut")
+	met("a reply", 1)
+
+	connect(t, p.Addr())
+	eventually(t, func() bool { return p.Conns() == 1 }, "the connection is there")
+	p.Break()
+	met("a connection", 1)
+	p.Refuse(true)
+	connect(t, p.Addr())
+	met("a connection that is not taken", 1)
+	p.Refuse(false)
+	dead, err := FreeAddr()
+	require.NoError(t, err)
+	p.Retarget(dead)
+	connect(t, p.Addr())
+	met("a connection that leads nowhere", 1)
+	require.Equal(t, 6, p.Requests())
+}

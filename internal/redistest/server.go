@@ -40,12 +40,18 @@ type Server struct {
 // error ends with the last lines of the server's log. Stop the server with
 // Close; on Linux it also dies with this process, however that ends.
 func Launch(args ...string) (*Server, error) {
-	return launch(args, func(string) ([]string, error) { return nil, nil })
+	return launch("", args, unprepared)
 }
 
-// launch is Launch, with what prepare, which may put files into the server's
+// LaunchOn is [Launch] for a server on addr, "127.0.0.1:port". It fails with
+// [ErrPortTaken] if something else listens there.
+func LaunchOn(addr string, args ...string) (*Server, error) { return launch(addr, args, unprepared) }
+
+func unprepared(string) (env []string, err error) { return nil, nil }
+
+// launch is LaunchOn, or Launch if addr is empty, with what prepare, which may put files into the server's
 // directory, wants in its environment.
-func launch(args []string, prepare func(dir string) (env []string, err error)) (*Server, error) {
+func launch(addr string, args []string, prepare func(dir string) (env []string, err error)) (*Server, error) {
 	bin, err := binary()
 	if err != nil {
 		return nil, err
@@ -58,16 +64,22 @@ func launch(args []string, prepare func(dir string) (env []string, err error)) (
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	s := &Server{bin: bin, dir: dir, env: env, args: args}
+	s := &Server{bin: bin, dir: dir, env: env, addr: addr, args: args}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if addr != "" {
+		if err := s.startLocked(); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+		return s, nil
+	}
 	// A port that was free a moment ago may be taken now, by the server of
 	// another test process for one. Only the server's own bind decides.
 	for range portTries {
 		if s.addr, err = FreeAddr(); err != nil {
 			break
 		}
-		if err = s.startLocked(); !errors.Is(err, errPortTaken) {
+		if err = s.startLocked(); !errors.Is(err, ErrPortTaken) {
 			break
 		}
 	}
@@ -178,8 +190,9 @@ func (s *Server) Close() error {
 	return errors.Join(s.proc.Kill(), os.RemoveAll(s.dir))
 }
 
-// errPortTaken is what startLocked fails with when the server could not bind.
-var errPortTaken = errors.New("the port is taken")
+// ErrPortTaken is what a start fails with when something else listens on the
+// server's port.
+var ErrPortTaken = errors.New("the port is taken")
 
 // startLocked starts a process and waits until it answers. It leaves no process
 // behind when it fails.
@@ -214,7 +227,7 @@ func (s *Server) startLocked() error {
 	}
 	err = errors.Join(err, s.proc.Kill())
 	if bytes.Contains(ownLog(), []byte("Address already in use")) {
-		err = errors.Join(errPortTaken, err)
+		err = errors.Join(ErrPortTaken, err)
 	}
 	return fmt.Errorf("redistest: %s on %s: %w\n%s", s.bin, s.addr, err, tail(ownLog(), 20))
 }

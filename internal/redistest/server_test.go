@@ -215,7 +215,7 @@ func TestRestartIsNotFooledByAStrangerOnItsPort(t *testing.T) {
 		_, _ = conn.Write([]byte("-NOAUTH Authentication required.\r\n"))
 	})
 	err := s.Restart()
-	require.ErrorIs(t, err, errPortTaken)
+	require.ErrorIs(t, err, ErrPortTaken)
 	require.ErrorContains(t, err, "Address already in use")
 	require.Zero(t, s.PID())
 
@@ -338,4 +338,17 @@ func serve(t *testing.T, addr string, handle func(net.Conn)) (listening string, 
 	})
 	t.Cleanup(stop)
 	return l.Addr().String(), stop
+}
+
+func TestAServerOnAPortThatIsTakenDoesNotStart(t *testing.T) {
+	s := Start(t)
+	_, err := LaunchOn(s.Addr())
+	require.ErrorIs(t, err, ErrPortTaken)
+	require.ErrorContains(t, err, s.Addr())
+	require.NoError(t, s.Kill())
+	other, err := LaunchOn(s.Addr())
+	require.NoError(t, err)
+	defer other.Close()
+	require.Equal(t, s.Addr(), other.Addr())
+	require.Equal(t, "PONG", other.MustDo(t, "PING"))
 }

@@ -1,0 +1,91 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A batch is what lua/batch.lua is asked to do.
+type batch struct {
+	fenced bool
+	mark   string
+	number string
+	ops    []operation
+}
+
+// An operation is one of a batch. Its letters are those of lua/batch.lua.
+type operation struct {
+	letter     byte
+	lock       string
+	fence      string // empty without fencing
+	owner      string
+	ttl, keep  string
+	token      string // or the seed of an acquire
+	flag       string // of an extend: shorter; of a release: tell
+	answer     string
+	answerKind byte
+}
+
+// parseBatch reads the arguments of an EVAL or EVALSHA of the script; nil if they are
+// not such.
+func parseBatch(args []string) *batch {
+	n, err := strconv.Atoi(args[2])
+	if err != nil || len(args) < 3+n+3 {
+		return nil
+	}
+	keys, argv := args[3:3+n], args[3+n:]
+	b := &batch{fenced: argv[0] == "1", mark: argv[1], number: argv[2]}
+	argv = argv[3:]
+	next := func(list *[]string) string {
+		s := (*list)[0]
+		*list = (*list)[1:]
+		return s
+	}
+	for len(argv) > 0 {
+		letter := next(&argv)
+		o := operation{letter: letter[0], lock: next(&keys)}
+		if b.fenced && o.letter != 'd' {
+			o.fence = next(&keys)
+		}
+		o.owner = next(&argv)
+		switch o.letter {
+		case 'a', 'w', 'h', 'e':
+			o.ttl, o.keep, o.token = next(&argv), next(&argv), next(&argv)
+			if o.letter == 'e' {
+				o.flag = next(&argv)
+			}
+		case 'r':
+			o.token = next(&argv)
+		case 'd':
+			o.flag = next(&argv)
+		}
+		b.ops = append(b.ops, o)
+	}
+	return b
+}
+
+// answered notes the lines of the script's reply.
+func (b *batch) answered(reply string) {
+	_, reply, _ = strings.Cut(reply, "\n") // the number
+	for i := range b.ops {
+		b.ops[i].answer, reply, _ = strings.Cut(reply, "\n")
+		b.ops[i].answerKind = b.ops[i].answer[0]
+	}
+}
+
+var letters = map[byte]string{'a': "acquire", 'w': "acquire, waiting", 'r': "raise", 'e': "extend", 'h': "heal", 'd': "release"}
+
+func (o operation) String() string {
+	s := fmt.Sprintf("%s %s of %s", letters[o.letter], o.lock, o.owner)
+	if o.ttl != "" {
+		s += " for " + o.ttl + " ms"
+	}
+	if o.token != "" && o.fence != "" {
+		s += " token " + o.token
+	}
+	if o.letter == 'e' && o.flag == "1" {
+		s += " (shorter)"
+	}
+	return s + ": " + o.answer
+}

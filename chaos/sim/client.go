@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"context"
+	"net"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/quorumlock/redlock"
+)
+
+// A client is a process: a Locker with clocks of its own, and its workers.
+type client struct {
+	w      *world
+	id     int
+	locker *redlock.Locker
+}
+
+func (w *world) newClient(id int) *client {
+	c := &client{w: w, id: id}
+	var endpoints []string
+	for i := range w.Instances {
+		endpoints = append(endpoints, address(i).String())
+	}
+	opts := []redlock.Option{
+		seams(map[string]any{"now": c.now, "jitter": c.jitter, "yield": c.yield}),
+		redlock.WithClientOptions(func(o *redis.Options) {
+			o.ReadBufferSize, o.WriteBufferSize = 4<<10, 16<<10 // the script fits in
+			o.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) {
+				_, port, err := net.SplitHostPort(addr)
+				if err != nil {
+					return nil, err
+				}
+				i, err := strconv.Atoi(port)
+				if err != nil {
+					return nil, err
+				}
+				if subscribes() {
+					return w.open(id, i-1), nil
+				}
+				return w.dial(ctx, id, i-1)
+			}
+		}),
+	}
+	if w.Quarantine > 0 {
+		opts = append(opts, redlock.WithQuarantine(w.Quarantine))
+	}
+	if w.Eager {
+		opts = append(opts, redlock.WithRetryDelay(time.Millisecond, 60*time.Millisecond))
+	}
+	if w.Unfenced {
+		opts = append(opts, redlock.WithoutFencing())
+	}
+	l, err := redlock.Open(endpoints, opts...)
+	if err != nil {
+		panic("sim: " + err.Error())
+	}
+	c.locker = l
+	return c
+}
+
+// subscribes reports whether it is called for a connection for subscriptions. Nothing
+// else tells these apart.
+func subscribes() bool {
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		frame, more := frames.Next()
+		if strings.Contains(frame.Function, "go-redis/v9.(*PubSub)") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// now is the time on the client's clocks. Its monotonic clock is that of the timers;
+// so a client whose clock runs fast is one whose instances' clocks run slow.
+func (c *client) now() time.Time {
+	now := c.w.now()
+	wall := now + c.w.Offsets[c.id]
+	for i := range c.w.Faults {
+		if f := &c.w.Faults[i]; f.Kind == ClientJump && f.Client == c.id && now >= f.From {
+			wall += f.Amount
+		}
+	}
+	return instant(wall, now)
+}
+
+// jumps reports whether the wall clock jumps between from and to.
+func (c *client) jumps(from, to time.Duration) bool {
+	for _, f := range c.w.Faults {
+		if f.Kind == ClientJump && f.Client == c.id && f.From >= from && f.From <= to {
+			return true
+		}
+	}
+	return false
+}
+
+// jitter is what is random in the library. It depends on the instant, and not on how
+// many have asked before.
+func (c *client) jitter(d time.Duration) time.Duration {
+	return c.w.dice.of(aboutJitter, uint64(c.id), uint64(c.w.now()), uint64(d)).between(0, d)
+}
+
+// epoch has a monotonic clock, which a bubble's time has not.
+var (
+	epoch  = time.Now()
+	toDay1 = firstDay.Sub(epoch.Round(0))
+)
+
+// instant returns the time at which the wall clock shows wall after firstDay, and the
+// monotonic clock mono.
+func instant(wall, mono time.Duration) time.Time {
+	moved, t := epoch.Add(toDay1+wall), epoch.Add(mono)
+	type fields struct { // of time.Time in Go 1.26: a flag, 33 bits of seconds and 30 of nanoseconds; the monotonic clock
+		wall uint64
+		ext  int64
+		loc  *time.Location
+	}
+	(*fields)(unsafe.Pointer(&t)).wall = (*fields)(unsafe.Pointer(&moved)).wall
+	return t
+}
+
+// yield lets everybody go on whom this instant has woken: when time has moved on by a
+// nanosecond, nobody has anything left to do.
+func (c *client) yield() { time.Sleep(1) }
+
+// seams is the option that sets a Locker's clock, its jitter and how its workers yield.
+//
+// It writes unexported fields of the Locker's configuration. The other ways in would
+// be there for every user of the library: an exported option, a variable that a
+// package below both of them holds and that anybody in the program may set, or an
+// Option whose type shows an internal package. Tests beside the library could set the
+// fields, but then all of this would have to be there too. When a field is renamed,
+// this panics at the first schedule.
+func seams(values map[string]any) redlock.Option {
+	option := reflect.TypeFor[redlock.Option]()
+	made := reflect.MakeFunc(option, func(args []reflect.Value) []reflect.Value {
+		for name, value := range values {
+			f := args[0].Elem().FieldByName(name)
+			reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem().Set(reflect.ValueOf(value))
+		}
+		return []reflect.Value{reflect.Zero(option.Out(0))}
+	})
+	return made.Interface().(redlock.Option)
+}

@@ -1,0 +1,321 @@
+package sim
+
+import (
+	"crypto/sha1" // as Redis names scripts
+	"encoding/hex"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A model is the engine of the core: what lua/batch.lua does, in Go. It knows no other
+// command than those that the script needs for a test: SET, GET, PTTL and DEL.
+type model struct {
+	data    map[string]entry
+	scripts map[string]bool
+	publish func(topic, message string) int
+}
+
+type entry struct {
+	value  string
+	expiry int64 // ms since 1970; 0: never
+}
+
+func newModel(publish func(topic, message string) int) *model {
+	return &model{data: map[string]entry{}, scripts: map[string]bool{}, publish: publish}
+}
+
+func (m *model) close() {}
+
+func (m *model) restart(kept bool, _ time.Time) {
+	clear(m.scripts)
+	if !kept {
+		clear(m.data)
+	}
+}
+
+func (m *model) do(args []string, clock time.Time) []byte {
+	x := at{m, clock.UnixMilli()}
+	switch strings.ToUpper(args[0]) {
+	case "EVAL":
+		sum := sha1.Sum([]byte(args[1]))
+		m.scripts[hex.EncodeToString(sum[:])] = true
+	case "EVALSHA":
+		if !m.scripts[args[1]] {
+			return []byte("-NOSCRIPT No matching script. Please use EVAL.\r\n")
+		}
+	default:
+		return fmt.Appendf(nil, "-ERR unknown command '%s'\r\n", args[0])
+	}
+	b := parseBatch(args)
+	if b == nil {
+		return []byte("-ERR not the batch script\r\n")
+	}
+	return bulk(strings.Join(x.run(b), "\n"))
+}
+
+func (m *model) holder(key string, clock time.Time) (string, time.Time) {
+	e, ok := at{m, clock.UnixMilli()}.get(key)
+	if !ok || e.expiry == 0 {
+		return e.value, time.UnixMilli(math.MaxInt32 * 1000)
+	}
+	return e.value, time.UnixMilli(e.expiry + 1) // then it is gone
+}
+
+func (m *model) keys(clock time.Time) []string {
+	x := at{m, clock.UnixMilli()}
+	var keys []string
+	for k := range m.data {
+		if _, ok := x.get(k); ok {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// at is a model at a moment.
+type at struct {
+	*model
+	now int64
+}
+
+// get returns what a key holds. As on a server, a key lives through the whole of the
+// millisecond in which it expires.
+func (m at) get(key string) (entry, bool) {
+	e, ok := m.data[key]
+	if ok && e.expiry != 0 && m.now > e.expiry {
+		delete(m.data, key)
+		return entry{}, false
+	}
+	return e, ok
+}
+
+func (m at) set(key, value, px string) { m.data[key] = entry{value, m.now + number(px)} }
+
+// keepTTL sets a key and leaves its expiry as it is.
+func (m at) keepTTL(key, value string) {
+	e, _ := m.get(key)
+	m.data[key] = entry{value, e.expiry}
+}
+
+func (m at) expire(key string, px int64) {
+	if e, ok := m.get(key); ok {
+		m.data[key] = entry{e.value, m.now + px}
+	}
+}
+
+func (m at) pttl(key string) int64 {
+	e, ok := m.get(key)
+	switch {
+	case !ok:
+		return -2
+	case e.expiry == 0:
+		return -1
+	}
+	return e.expiry - m.now
+}
+
+// number reads what the library has written.
+func number(s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		panic("sim: not a number: " + s)
+	}
+	return n
+}
+
+const (
+	noToken = "f the fence key holds no token"
+	noFence = "f the fence key is gone"
+	ended   = "f the fence key has counted to its end"
+)
+
+// fence reads a fence key: its number; text is empty where it is absent. fault is an
+// answer where it can't be used.
+func (m at) fence(key string) (n int64, text, fault string) {
+	e, ok := m.get(key)
+	if !ok {
+		return 0, "", ""
+	}
+	n, err := strconv.ParseInt(e.value, 10, 64)
+	if err != nil || len(e.value) > 16 || n >= 1<<53 || strings.Trim(e.value, "0123456789") != "" {
+		return 0, "", noToken
+	}
+	return n, e.value, ""
+}
+
+// refusal tells in which way a lock is not owner's; empty where it is.
+func (m at) refusal(o operation) string {
+	switch e, ok := m.get(o.lock); {
+	case !ok:
+		return "n"
+	case e.value != o.owner:
+		return "x"
+	}
+	return ""
+}
+
+func (m at) run(b *batch) []string {
+	answers := []string{b.number}
+	var waits, looked bool
+	for _, o := range b.ops {
+		var answer string
+		switch o.letter {
+		case 'a':
+			answer = m.acquire(o)
+		case 'w':
+			answer = m.acquire(o)
+			if b.mark != "" {
+				m.set(b.mark, "1", "2000")
+				waits, looked = true, true
+			}
+			if answer[0] == 'g' {
+				answer = fmt.Sprintf("w%s %d", answer[1:], m.publish(o.lock, "t "+head(o.owner)))
+			}
+		case 'r':
+			answer = m.raise(o)
+		case 'e':
+			answer = m.extend(o)
+		case 'h':
+			answer = m.heal(o)
+		case 'd':
+			if answer = m.refusal(o); answer != "" {
+				break
+			}
+			delete(m.data, o.lock)
+			answer = "g 0"
+			if o.flag == "0" {
+				break
+			}
+			if !looked {
+				e, _ := m.get(b.mark)
+				waits, looked = b.mark != "" && e.value == "1", true
+			}
+			if waits {
+				answer = fmt.Sprintf("g %d", m.publish(o.lock, o.flag+" "+head(o.owner)))
+			}
+		}
+		answers = append(answers, answer)
+	}
+	return answers
+}
+
+func head(owner string) string { return owner[:min(8, len(owner))] }
+
+func (m at) acquire(o operation) string {
+	text, f := "", "0"
+	if o.fence != "" {
+		f = o.token
+		n, old, fault := m.fence(o.fence)
+		if fault != "" {
+			return fault
+		}
+		if text = old; old != "" && n >= number(o.token) {
+			if n == 1<<53-1 {
+				return ended
+			}
+			f = strconv.FormatInt(n+1, 10)
+		}
+	}
+	if e, taken := m.get(o.lock); taken {
+		switch {
+		case e.value != o.owner && text == "":
+			return fmt.Sprintf("r 0 %d", m.pttl(o.lock))
+		case e.value != o.owner:
+			return fmt.Sprintf("r %d %d", number(text), m.pttl(o.lock))
+		case o.fence == "":
+			return "g 0"
+		case text == "":
+			return noFence
+		}
+		return "g " + text
+	}
+	m.set(o.lock, o.owner, o.ttl)
+	if o.fence != "" {
+		m.set(o.fence, f, o.keep)
+	}
+	return "g " + f
+}
+
+// held returns the fence of a lock that is the owner's, and not beyond its token; or
+// the answer where it is not.
+func (m at) held(o operation) (text, answer string) {
+	if answer := m.refusal(o); answer != "" {
+		return "", answer
+	}
+	if o.fence == "" {
+		return "", ""
+	}
+	n, text, fault := m.fence(o.fence)
+	switch {
+	case fault != "":
+		return "", fault
+	case text == "":
+		return "", noFence
+	case n > number(o.token):
+		return "", "t " + text
+	}
+	return text, ""
+}
+
+func (m at) raise(o operation) string {
+	if _, answer := m.held(o); answer != "" {
+		return answer
+	}
+	m.keepTTL(o.fence, o.token)
+	return "g " + o.token
+}
+
+func (m at) extend(o operation) string {
+	text, answer := m.held(o)
+	if answer != "" {
+		return answer
+	}
+	return fmt.Sprintf("e %s %d", o.token, m.keepOn(o, text, o.flag == "1"))
+}
+
+// keepOn sets the fence to the token and the expiries to ttl and keep, unless that
+// brings them nearer and shorter does not ask for it. It returns what was left before.
+func (m at) keepOn(o operation, text string, shorter bool) (before int64) {
+	left := m.pttl(o.lock)
+	later := shorter || left < number(o.ttl)
+	switch {
+	case o.fence == "":
+	case text != o.token && (later || text == ""):
+		m.set(o.fence, o.token, o.keep)
+	case text != o.token:
+		m.keepTTL(o.fence, o.token)
+	case later:
+		m.expire(o.fence, number(o.keep))
+	}
+	if later {
+		m.expire(o.lock, number(o.ttl))
+	} else {
+		m.expire(o.lock, left)
+	}
+	return left
+}
+
+func (m at) heal(o operation) string {
+	text := ""
+	if o.fence != "" {
+		n, old, fault := m.fence(o.fence)
+		switch {
+		case fault != "":
+			return fault
+		case n > number(o.token):
+			return "x"
+		}
+		text = old
+	}
+	if _, taken := m.get(o.lock); taken {
+		return "x"
+	}
+	m.set(o.lock, o.owner, o.ttl)
+	m.keepOn(o, text, true)
+	return "g " + o.token
+}

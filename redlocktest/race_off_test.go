@@ -1,0 +1,5 @@
+//go:build !race
+
+package redlocktest_test
+
+const raceDetector = false
