@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -28,7 +27,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	n := flags.Int("n", 0, "try so many `mutants`, which rotate by the seed; 0: all, or those that are named")
 	seed := flags.Uint64("seed", today(), "which ones; and the `seed` of the first schedule with -sim. By default it is today's")
-	simulate := flags.Bool("sim", false, "try the simulation on them, too")
+	simulate := flags.Bool("sim", false, "try the simulation on them, and not their tests")
 	schedules := flags.Int("schedules", 2000, "`schedules` of the simulation, at most")
 	list := flags.Bool("list", false, "list the mutants, and try none")
 	flags.Usage = func() {
@@ -88,15 +87,15 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			return exitInterrupted
 		}
 		verdicts = append(verdicts, v)
-		fmt.Fprintf(stderr, "%d of %d: %s: %s\n", i+1, len(chosen), m.Name, v.line())
+		fmt.Fprintf(stderr, "%d of %d: %s %s %s (%v)\n", i+1, len(chosen), m.Name, v.Outcome, v.By, v.Took.Round(time.Second))
 	}
-	table(stdout, verdicts)
+	table(stdout, verdicts, *simulate)
 	fmt.Fprintf(stdout, "\n%s\n", summary(verdicts))
 	if *n > 0 || *simulate {
 		fmt.Fprintf(stdout, "seed %d\n", *seed)
 	}
 	for _, v := range verdicts {
-		if !v.good() {
+		if v.Outcome != Caught && !(v.Outcome == Survived && *simulate && v.Mutant.Unseen != "") {
 			return exitSurvived
 		}
 	}
@@ -148,68 +147,35 @@ func printList(w io.Writer, mutants []Mutant) {
 	t.Flush()
 }
 
-// line is a verdict on one line.
-func (v *Verdict) line() string {
-	s := string(v.Outcome)
-	if v.By != "" {
-		s += ": " + v.By
-	}
-	s += fmt.Sprintf(" (%v)", v.Took.Round(time.Second))
-	if v.Sim != "" {
-		s += fmt.Sprintf("; simulation: %s (%v)", v.simText(), v.SimTook.Round(time.Second))
-	}
-	return s
-}
-
-func (v *Verdict) simText() string {
-	switch {
-	case v.Sim == Survived && v.Mutant.Unseen != "":
-		return "not found, as " + v.Mutant.Unseen
-	case v.Sim == Survived:
-		return "NOT FOUND"
-	case v.Sim == Caught && v.Mutant.Unseen != "":
-		return v.SimBy + ", which is more than was expected"
-	case v.Sim == Caught:
-		return v.SimBy
-	}
-	return strings.TrimSpace(string(v.Sim) + " " + v.SimBy)
-}
-
 // table prints verdicts.
-func table(w io.Writer, verdicts []Verdict) {
-	simulated := len(verdicts) > 0 && verdicts[0].Sim != ""
+func table(w io.Writer, verdicts []Verdict, simulated bool) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "MUTANT\tVERDICT\tBY")
-	if simulated {
-		fmt.Fprint(t, "\tSIMULATION")
-	}
-	fmt.Fprintln(t)
+	fmt.Fprintln(t, "MUTANT\tVERDICT\tBY")
 	for _, v := range verdicts {
-		fmt.Fprintf(t, "%s\t%s\t%s", v.Mutant.Name, v.Outcome, v.By)
-		if simulated {
-			fmt.Fprintf(t, "\t%s", v.simText())
-		}
-		fmt.Fprintln(t)
+		fmt.Fprintf(t, "%s\t%s\t%s\n", v.Mutant.Name, v.Outcome, v.why(simulated))
 	}
 	t.Flush()
 }
 
+// why is what caught a mutant, or why nothing did.
+func (v *Verdict) why(simulated bool) string {
+	switch {
+	case !simulated || v.Mutant.Unseen == "":
+		return v.By
+	case v.Outcome == Survived:
+		return "as expected: " + v.Mutant.Unseen
+	case v.Outcome == Caught:
+		return v.By + " (not expected)"
+	}
+	return v.By
+}
+
 func summary(verdicts []Verdict) string {
-	var caught, simulated, found int
+	caught := 0
 	for _, v := range verdicts {
 		if v.Outcome == Caught {
 			caught++
 		}
-		if v.Sim != "" {
-			simulated++
-		}
-		if v.Sim == Caught {
-			found++
-		}
 	}
-	s := fmt.Sprintf("%d of %d mutants were caught", caught, len(verdicts))
-	if simulated > 0 {
-		s += fmt.Sprintf("; %d of %d were found by the simulation", found, simulated)
-	}
-	return s
+	return fmt.Sprintf("%d of %d mutants were caught", caught, len(verdicts))
 }

@@ -43,24 +43,16 @@ const (
 type Verdict struct {
 	Mutant  Mutant
 	Outcome Outcome
-	By      string // the tests that failed, or why there is no verdict
+	By      string // what failed, or why there is no verdict
 	Took    time.Duration
-
-	Sim     Outcome // of the simulation; empty if it was not asked
-	SimBy   string  // the rule that was broken, and by which schedule
-	SimTook time.Duration
 }
-
-// good reports whether a verdict is what it should be. What the simulation does not
-// find is told, and nothing else follows from that: the named tests do.
-func (v *Verdict) good() bool { return v.Outcome == Caught && v.Sim != NotBuilt && v.Sim != NotSound }
 
 // A runner tries mutants on the module at root.
 type runner struct {
 	root      string
 	dir       string // for what it builds
 	overlay   string // all mutants
-	schedules int    // of the simulation, at most; 0: none
+	schedules int    // of the simulation, at most; 0: the tests
 	simSeed   uint64
 	built     map[string]error // by package: why its tests don't build
 	sound     map[string]error // by package and pattern: what they say without a fault
@@ -87,17 +79,17 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// try finds out about one mutant.
+// try finds out about one mutant: by the simulation, if there is to be one, and
+// otherwise by its tests.
 func (r *runner) try(ctx context.Context, m Mutant) Verdict {
 	v := Verdict{Mutant: m}
 	begin := time.Now()
-	v.Outcome, v.By = r.test(ctx, &m)
-	v.Took = time.Since(begin)
-	if r.schedules > 0 && v.Outcome != NotBuilt && ctx.Err() == nil {
-		begin = time.Now()
-		v.Sim, v.SimBy = r.simulate(ctx, &m)
-		v.SimTook = time.Since(begin)
+	if r.schedules > 0 {
+		v.Outcome, v.By = r.simulate(ctx, &m)
+	} else {
+		v.Outcome, v.By = r.test(ctx, &m)
 	}
+	v.Took = time.Since(begin)
 	return v
 }
 
@@ -227,8 +219,9 @@ func (r *runner) simulate(ctx context.Context, m *Mutant) (Outcome, string) {
 	return Survived, ""
 }
 
-// A schedule that breaks a rule prints its seed and the rule before it is shrunk.
-var foundLine = regexp.MustCompile(`seed (\d+): (.*)`)
+// A schedule that breaks a rule prints its seed, when that was, and the rule, before it
+// is shrunk.
+var foundLine = regexp.MustCompile(`\.go:\d+: seed (\d+): [0-9.]+ ms: ([^:]*)`)
 
 // runSim runs n schedules, and returns which of them broke a rule first: it does not
 // wait for that to be shrunk.
@@ -247,8 +240,7 @@ func (r *runner) runSim(ctx context.Context, binary, mutant, test string, n int)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			if hit := foundLine.FindStringSubmatch(lines.Text()); hit != nil && found == "" {
-				rule, _, _ := strings.Cut(hit[2], ": ")
-				found = fmt.Sprintf("%s: %s", r.schedule(hit[1]), rule)
+				found = fmt.Sprintf("%s: %s", r.schedule(hit[1]), hit[2])
 				cancel()
 			}
 			fmt.Fprintln(&rest, lines.Text())

@@ -41,17 +41,17 @@ const (
 func schemata(root, dir string, mutants []Mutant) (overlay string, err error) {
 	changed := map[string]string{} // by file
 	scripts := map[string]string{} // by mutant
-	packages := map[string]bool{".": true}
+	packages := map[string]bool{}
 	for _, m := range mutants {
 		mutated, original, at, err := m.apply(root)
 		if err != nil {
 			return "", err
 		}
+		packages[m.Package()] = true
 		if m.scripted() {
 			scripts[m.Name] = mutated
 			continue
 		}
-		packages[m.Package()] = true
 		begin, end, void, err := function(m.File, original, at, len(m.Old))
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", m.Name, err)
@@ -63,10 +63,8 @@ func schemata(root, dir string, mutants []Mutant) (overlay string, err error) {
 		if changed[m.File] == "" {
 			changed[m.File] = original
 		}
-		// Every body of the function, this one too, is that of the original file.
-		signature := original[:begin]
-		last := strings.LastIndex(signature, "\nfunc ")
-		head := signature[last:]
+		// Before the function's own body, which other mutants may have moved.
+		head := original[strings.LastIndex(original[:begin], "\nfunc "):begin]
 		changed[m.File] = strings.Replace(changed[m.File], head, fmt.Sprintf("%s\nif activeMutant == %q {%s\n}\n", head, m.Name, body), 1)
 	}
 
