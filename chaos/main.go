@@ -18,6 +18,7 @@ import (
 	"github.com/quorumlock/redlock/chaos/compare"
 	"github.com/quorumlock/redlock/chaos/control"
 	"github.com/quorumlock/redlock/chaos/faults"
+	"github.com/quorumlock/redlock/chaos/mutants"
 	"github.com/quorumlock/redlock/chaos/sim"
 )
 
@@ -37,6 +38,7 @@ func commands() []command {
 		{"faults", "real faults on redis-server processes, and what clients did meanwhile, checked", faults.Main},
 		{"compare", "one Redis against quorums, under the same faults, on a page", compare.Main},
 		{"control", "situations that are known to be unsafe, and what protects from each", control.Main},
+		{"mutants", "faults put into the library, and the tests that find them", mutants.Main},
 		{"sim", "thousands of schedules of faults in virtual time, each from a seed", sim.Main},
 	}
 }
