@@ -361,7 +361,7 @@ func (c *conn) Close() error {
 	defer c.n.mu.Unlock()
 	if !c.closed {
 		c.closed = true
-		c.send(up, c.n.now(), c.session.end, func() {})
+		c.send(up, c.n.now(), c.session.close, func() {})
 		c.signal()
 	}
 	return nil
