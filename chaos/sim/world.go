@@ -1,10 +1,8 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -225,19 +223,13 @@ func (w *world) watch(x *session, sent time.Duration, copied bool, b *batch, rep
 	}
 	b.answered(reply)
 	i, c := x.server.index, x.conn.link.client
-	w.note(fmt.Sprintf("instance %d", i), func() string {
-		text := fmt.Sprintf("client %d", c)
+	if w.log != nil {
+		head := fmt.Sprintf("client %d", c)
 		if copied {
-			text += " (a copy)"
+			head += " (a copy)"
 		}
-		// On different resources they have no order.
-		ops := slices.Clone(b.ops)
-		slices.SortStableFunc(ops, func(a, b operation) int { return cmp.Compare(a.lock, b.lock) })
-		for _, o := range ops {
-			text += "; " + o.String()
-		}
-		return text
-	})
+		w.log.add(w.now(), fmt.Sprintf("instance %d", i), head, b.ops...)
+	}
 	for _, o := range b.ops {
 		w.checkOperation(o, i, sent)
 	}
