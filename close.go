@@ -73,7 +73,7 @@ func (l *Locker) releaseAll(ctx context.Context, locks []*Lock) []error {
 		}
 	}
 	for _, r := range rounds {
-		_ = r.wait(ctx, l.closeLimit(), confirmed)
+		_ = r.wait(ctx, l.closeLimit(), freed)
 		r.mu.Lock()
 		t := r.tally
 		r.mu.Unlock()
