@@ -107,7 +107,7 @@ func NewSchedule(seed uint64) *Schedule {
 	edge := r.IntN(4) == 0
 	if edge {
 		// The drift of these is more than the network and the eagerness of the others.
-		s.TTLs = []time.Duration{span(r, 700*time.Millisecond, time.Second)}
+		s.TTLs = []time.Duration{span(r, 700*time.Millisecond, time.Second).Truncate(time.Millisecond)}
 		s.Delay = 60 * time.Microsecond
 		s.Eager = true
 	}
@@ -255,6 +255,19 @@ func (s *Schedule) Without(parts ...string) (*Schedule, error) {
 		}
 	}
 	return &left, nil
+}
+
+// Smaller returns s with three workers, or with one of each client if that is more: the
+// script takes its time.
+func (s *Schedule) Smaller() *Schedule {
+	less := *s
+	less.Workers = slices.Clone(s.Workers)
+	sum := 0
+	for c, n := range less.Workers {
+		less.Workers[c] = min(n, max(1, 3-sum))
+		sum += less.Workers[c]
+	}
+	return &less
 }
 
 func scan(text, word string, i *int) bool {

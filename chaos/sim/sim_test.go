@@ -74,19 +74,21 @@ func collect() {
 }
 
 // The core: the library over instances whose script is modelled.
-func TestCore(t *testing.T) { run(t, Core, 200) }
+func TestCore(t *testing.T) { run(t, Core, 300, NewSchedule) }
 
 // The whole stack: the library over instances that run the script.
-func TestWholeStack(t *testing.T) { run(t, WholeStack, 25) }
+func TestWholeStack(t *testing.T) {
+	run(t, WholeStack, 40, func(seed uint64) *Schedule { return NewSchedule(seed).Smaller() })
+}
 
-func run(t *testing.T, e NewEngine, n int) {
+func run(t *testing.T, e NewEngine, n int, schedule func(seed uint64) *Schedule) {
 	onOneProcessor(t)
 	if *schedules > 0 {
 		n = *schedules
 	}
 	var c Counts
 	for i := range n {
-		s := NewSchedule(*firstSeed + uint64(i))
+		s := schedule(*firstSeed + uint64(i))
 		if *without != "" {
 			var err error
 			s, err = s.Without(strings.Split(*without, ",")...)
