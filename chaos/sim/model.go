@@ -39,7 +39,7 @@ func (m *model) restart(kept bool, _ time.Time) {
 
 func (m *model) do(args []string, clock time.Time) []byte {
 	x := at{m, clock.UnixMilli()}
-	switch strings.ToUpper(args[0]) {
+	switch upper(args[0]) {
 	case "EVAL":
 		sum := sha1.Sum([]byte(args[1]))
 		m.scripts[hex.EncodeToString(sum[:])] = true

@@ -218,7 +218,8 @@ type conn struct {
 	serial  int
 	dice    dice
 	session *session
-	wake    chan struct{} // of one place: for the reader
+	wake    chan struct{} // of one place: for the reader,
+	timer   *time.Timer   // which has this, too
 
 	// Guarded by network.mu.
 	sent       [2]uint64
@@ -326,8 +327,6 @@ func (c *conn) signal() {
 // comes up to 20 us late, at each connection at another time: one round's deadlines
 // at all instances would otherwise end at one instant.
 func (c *conn) Read(p []byte) (int, error) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
 	for {
 		c.n.mu.Lock()
 		switch {
@@ -354,11 +353,16 @@ func (c *conn) Read(p []byte) (int, error) {
 		if left <= 0 {
 			return 0, os.ErrDeadlineExceeded
 		}
-		timer.Reset(left)
+		if c.timer == nil {
+			c.timer = time.NewTimer(left)
+		} else {
+			c.timer.Reset(left)
+		}
 		select {
 		case <-c.wake:
-		case <-timer.C:
+		case <-c.timer.C:
 		}
+		c.timer.Stop()
 	}
 }
 

@@ -95,8 +95,11 @@ func NewSchedule(seed uint64) *Schedule {
 	d := dice(seed).of(aboutSchedule)
 	r := rand.New(rand.NewPCG(uint64(d), seed))
 	s := &Schedule{Seed: seed, Instances: pick(r, 3, 3, 3, 3, 3, 3, 5, 5, 1, 2, 4), Resources: 1 + r.IntN(2)}
+	most := pick(r, 3, 3, 3, 3, 8) // of workers, if that is enough for one of each client
 	for range pick(r, 2, 2, 3, 3, 4) {
-		s.Workers = append(s.Workers, pick(r, 1, 1, 1, 2, 2, 3))
+		n := min(pick(r, 1, 1, 1, 2, 2, 3), max(most, 1))
+		most -= n
+		s.Workers = append(s.Workers, n)
 		s.Offsets = append(s.Offsets, span(r, 0, 200*time.Millisecond)-100*time.Millisecond)
 	}
 	s.Active = span(r, 500*time.Millisecond, pick(r, 1100*time.Millisecond, 1100*time.Millisecond, 1100*time.Millisecond, 2200*time.Millisecond))
@@ -255,19 +258,6 @@ func (s *Schedule) Without(parts ...string) (*Schedule, error) {
 		}
 	}
 	return &left, nil
-}
-
-// Smaller returns s with three workers, or with one of each client if that is more: the
-// script takes its time.
-func (s *Schedule) Smaller() *Schedule {
-	less := *s
-	less.Workers = slices.Clone(s.Workers)
-	sum := 0
-	for c, n := range less.Workers {
-		less.Workers[c] = min(n, max(1, 3-sum))
-		sum += less.Workers[c]
-	}
-	return &less
 }
 
 func scan(text, word string, i *int) bool {

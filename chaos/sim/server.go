@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -149,7 +148,7 @@ func (x *session) process(p []byte, sent time.Duration, copied bool) {
 func (x *session) run(args []string, sent time.Duration, copied bool) []byte {
 	s := x.server
 	now := s.clock(s.n.now())
-	switch name := strings.ToUpper(args[0]); name {
+	switch name := upper(args[0]); name {
 	case "HELLO", "CLIENT":
 		return introduction(args)
 	case "TIME":
@@ -175,6 +174,14 @@ func (x *session) run(args []string, sent time.Duration, copied bool) []byte {
 	default:
 		return s.engine.do(args, now)
 	}
+}
+
+// upper returns the name of a command.
+func upper(name string) string {
+	if name == "evalsha" { // nearly always
+		return "EVALSHA"
+	}
+	return strings.ToUpper(name)
 }
 
 // introduction returns the reply to what a client says of itself, as that of a server
@@ -229,10 +236,11 @@ func (s *server) deliver() {
 		return
 	}
 	slices.SortStableFunc(s.posts, func(a, b post) int { return cmp.Compare(a.topic, b.topic) })
-	for _, x := range s.sessions {
-		for _, p := range s.posts {
+	for _, p := range s.posts {
+		message := fmt.Appendf(nil, "*3\r\n%s%s%s", bulk("message"), bulk(p.topic), bulk(p.message))
+		for _, x := range s.sessions {
 			if x.topics[p.topic] {
-				x.conn.reply(fmt.Appendf(nil, "*3\r\n%s%s%s", bulk("message"), bulk(p.topic), bulk(p.message)))
+				x.conn.reply(message)
 			}
 		}
 	}
@@ -310,8 +318,8 @@ func (s *server) goOn() {
 
 // parseCommand reads one command, an array of bulk strings; nil if there is none yet.
 func parseCommand(p []byte) (args []string, size int) {
-	rest := p
-	n, rest, ok := parseCount(rest, '*')
+	whole := string(p) // the arguments are parts of it
+	n, rest, ok := parseCount(whole, '*')
 	if !ok {
 		return nil, 0
 	}
@@ -322,31 +330,37 @@ func parseCommand(p []byte) (args []string, size int) {
 		if !ok || len(rest) < length+2 {
 			return nil, 0
 		}
-		args = append(args, string(rest[:length]))
+		args = append(args, rest[:length])
 		rest = rest[length+2:]
 	}
 	return args, len(p) - len(rest)
 }
 
-func parseCount(p []byte, kind byte) (n int, rest []byte, ok bool) {
-	end := bytes.IndexByte(p, '\n')
+func parseCount(p string, kind byte) (n int, rest string, ok bool) {
+	end := strings.IndexByte(p, '\n')
 	if end < 2 {
 		return 0, p, false
 	}
 	if p[0] != kind {
 		panic(fmt.Sprintf("sim: %q where %q begins an element", p[0], kind))
 	}
-	n, err := strconv.Atoi(string(p[1 : end-1]))
+	n, err := strconv.Atoi(p[1 : end-1])
 	if err != nil || n < 0 {
 		panic(fmt.Sprintf("sim: %q is no length", p[:end]))
 	}
 	return n, p[end+1:], true
 }
 
-func bulk(s string) []byte { return fmt.Appendf(nil, "$%d\r\n%s\r\n", len(s), s) }
+func bulk(s string) []byte {
+	b := append(make([]byte, 0, len(s)+16), '$')
+	b = strconv.AppendInt(b, int64(len(s)), 10)
+	b = append(b, "\r\n"...)
+	b = append(b, s...)
+	return append(b, "\r\n"...)
+}
 
 // bulkText returns what bulk has encoded.
 func bulkText(reply []byte) string {
-	_, rest, _ := parseCount(reply, '$')
-	return string(rest[:len(rest)-2])
+	_, rest, _ := parseCount(string(reply), '$')
+	return rest[:len(rest)-2]
 }

@@ -74,21 +74,19 @@ func collect() {
 }
 
 // The core: the library over instances whose script is modelled.
-func TestCore(t *testing.T) { run(t, Core, 300, NewSchedule) }
+func TestCore(t *testing.T) { run(t, Core, 300) }
 
 // The whole stack: the library over instances that run the script.
-func TestWholeStack(t *testing.T) {
-	run(t, WholeStack, 40, func(seed uint64) *Schedule { return NewSchedule(seed).Smaller() })
-}
+func TestWholeStack(t *testing.T) { run(t, WholeStack, 40) }
 
-func run(t *testing.T, e NewEngine, n int, schedule func(seed uint64) *Schedule) {
+func run(t *testing.T, e NewEngine, n int) {
 	onOneProcessor(t)
 	if *schedules > 0 {
 		n = *schedules
 	}
 	var c Counts
 	for i := range n {
-		s := schedule(*firstSeed + uint64(i))
+		s := NewSchedule(*firstSeed + uint64(i))
 		if *without != "" {
 			var err error
 			s, err = s.Without(strings.Split(*without, ",")...)

@@ -342,8 +342,8 @@ func (k *worker) release(h *hold, lock *redlock.Lock, longest time.Duration) err
 	return err
 }
 
-// recover makes sure that, when everything has healed, every worker gets two locks, can
-// keep and extend it, and is rid of it.
+// recover makes sure that, when everything has healed, every worker gets a lock or two,
+// can keep and extend it, and is rid of it.
 func (k *worker) recover() {
 	w := k.w
 	k.pause(w.Active - w.now() + k.span(0, 20*time.Millisecond))
@@ -358,7 +358,7 @@ func (k *worker) recover() {
 	for _, n := range w.Workers {
 		workers += n
 	}
-	for i := range 2 {
+	for i := range pick(k.rand, 1, 1, 2) {
 		resource := (k.c.id + k.id + i) % w.resources()
 		q := request{resource: resource, ttl: w.TTLs[0], name: "recover", call: w.now()}
 		bound := w.Active + quarantine - q.call + time.Duration(workers)*4*q.ttl + 8*time.Second
@@ -379,7 +379,7 @@ func (k *worker) recover() {
 		ctx, cancel = context.WithCancel(context.Background())
 		kept := lock.KeepAlive(ctx)
 		k.watch(h, lock, kept)
-		k.pause(k.span(0, 2*q.ttl))
+		k.pause(k.span(0, q.ttl*3/2))
 		k.look(h, lock)
 		if kept.Err() != nil {
 			k.violate("a lock is lost after everything has healed", "%v: %v", h, context.Cause(kept))
