@@ -628,7 +628,11 @@ func TestExtendsOfOneLockAreNotOutTogether(t *testing.T) {
 		return left < 40_000
 	}, "the shorter one has arrived")
 	go func() { errs <- k.Extend(context.Background(), 2*time.Minute) }()
-	eventually(t, func() bool { return in.queued() == 1 }, "the longer one waits")
+	eventually(t, func() bool {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.blocked && len(in.queue) == 1 && len(in.flights) == 1
+	}, "the longer one waits, though it could have left")
 	go func() {
 		_, err := l.TryAcquire(context.Background(), "another", time.Minute)
 		errs <- err
