@@ -618,6 +618,7 @@ func TestExtendsOfOneLockAreNotOutTogether(t *testing.T) {
 	s := redistest.Start(t)
 	l, p := farFrom(t, s)
 	in := l.instances[0]
+	p.Delay(2 * time.Millisecond) // it stays far away
 	k, err := l.TryAcquire(t.Context(), "r", time.Minute)
 	require.NoError(t, err)
 	p.HoldReplies(true)
