@@ -212,14 +212,14 @@ func OwnerDigest(owner string) string {
 type history struct {
 	ctx      context.Context //nolint:containedctx // of the acquire
 	extends  account
-	early    bool            // its loss was signalled before the end of its window
-	lost     bool            // its loss was told
-	outlived bool            // that its holder outlived it was told
-	letGo    time.Time       // when its holder first called Release; zero before
-	late     time.Duration   // how long after the end of the lease that was
-	used     float64         // the share of the ttl that had gone by then
-	released bool            // that was told
-	digest   string          // of the owner; of the observer's goroutine
+	early    bool          // its loss was signalled before the end of its window
+	lost     bool          // its loss was told
+	outlived bool          // that its holder outlived it was told
+	letGo    time.Time     // when its holder first called Release; zero before
+	late     time.Duration // how long after the end of the lease that was
+	used     float64       // the share of the ttl that had gone by then
+	released bool          // that was told
+	digest   string        // of the owner; of the observer's goroutine
 }
 
 // event is the part that all events about k have; the rest of it is added later.

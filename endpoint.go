@@ -180,13 +180,14 @@ func (e *endpoint) newClients(life context.Context, c *config) (locking func(*ta
 		return conn, nil
 	}
 	other = redis.NewClient(o)
-	if o.Limiter != nil || o.StreamingCredentialsProvider != nil {
+	if o.Limiter != nil || o.StreamingCredentialsProvider != nil || o.ClientSideCache != nil || o.ClientSideCacheConfig != nil {
 		return nil, other, nil // which want to see every command, or every connection while it lives
 	}
 	return func(t *tap) *redis.Client {
 		o := *o
 		o.Dialer = t.wrap(o.Dialer)
 		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = 1, 0, 0, 0 // of which the tap knows
+		o.ConnMaxLifetime, o.ConnMaxIdleTime = 0, -1
 		return redis.NewClient(&o)
 	}, other, nil
 }

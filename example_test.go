@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -244,4 +247,56 @@ func ExampleLock_KeepAlive() {
 	// Output:
 	// holding: true
 	// it ended: released
+}
+
+// Errors and harm go to a log, by the class of a resource; a count of what is lost goes
+// wherever it is wanted.
+func ExampleMultiObserver() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+
+	class := func(resource string) string { c, _, _ := strings.Cut(resource, ":"); return c }
+	outcomes := make(chan redlock.Outcome, 1)
+	locker, err := redlock.Open(endpoints, redlock.WithObserver(redlock.MultiObserver(
+		redlock.SlogObserver(slog.New(slog.DiscardHandler), class),
+		redlock.Observer{Acquire: func(e redlock.AcquireEvent) { outcomes <- e.Outcome }},
+	)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close()
+
+	lock, err := locker.Acquire(context.Background(), "invoice:42", 10*time.Second)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(<-outcomes, locker.Stats().Held)
+	lock.Release(context.Background())
+	// Output: acquired 1
+}
+
+// A log that names classes of resources, as text on standard output and without the time.
+func ExampleSlogObserver() {
+	endpoints, closeAll := fiveServers()
+	defer closeAll()
+
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key != slog.MessageKey && a.Key != slog.LevelKey && a.Key != "class" && a.Key != "reason" {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+	class := func(resource string) string { c, _, _ := strings.Cut(resource, ":"); return c }
+	locker, err := redlock.Open(endpoints, redlock.WithQuarantine(0), redlock.WithObserver(redlock.SlogObserver(logger, class)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := locker.Acquire(context.Background(), "invoice:42", 10*time.Second); err != nil {
+		log.Fatal(err)
+	}
+	locker.Close() // with a lock that is held
+	// Output:
+	// level=INFO msg="redlock: lease lost" class=invoice reason=closed
 }

@@ -5,7 +5,9 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,7 +111,8 @@ func (in *instance) canRepeat(err error, batch []*round) bool {
 		}
 		return len(batch) > 1
 	case strings.HasPrefix(text, "CROSSSLOT"): // a node of a cluster, behind a plain client
-		return len(batch) > 1 && !in.sharded.Swap(true)
+		in.sharded.Store(true)
+		return slices.ContainsFunc(batch, func(r *round) bool { return r.lock.key != batch[0].lock.key })
 	}
 	return false
 }
@@ -346,6 +349,8 @@ func (in *instance) explain(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		// Of our own context: it must not look like the caller's.
 		return &timeoutError{in.locker.sendLimit()}
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("the connection ended: %w", err)
 	}
 	return err
 }

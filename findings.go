@@ -116,7 +116,7 @@ func (fs *findings) trial(err error, in *instance) {
 		fs.add(Warning, "replicas", "bring its replicas back, or set min-replicas-to-write to 0: Redlock needs none", "too few of its replicas are there, and so it grants no locks (%s)", text)
 	case says(err, "MISCONF"):
 		fs.add(Warning, "persistence", "see in its log why it can't save", "it can't write to its disk, and grants no locks (%s)", text)
-	case says(err, "NOPERM", "can't run this command", "can't access at least one of the keys"):
+	case says(err, "NOPERM", "ACL failure in script", "can't run this command", "can't access at least one of the keys"):
 		fs.add(Unsafe, "permissions", in.locker.rights(), "its user may not lock, and so it will never vote (%s)", text)
 	case says(err, "unknown command", "Unknown Redis command"):
 		fs.add(Unsafe, "permissions", "let it have EVAL, EVALSHA, SET, GET, DEL, PTTL and PEXPIRE under their own names", "it lacks a command that a lock needs, and so will never vote (%s)", text)

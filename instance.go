@@ -68,6 +68,7 @@ type instance struct {
 	broken    error         // why the wire has to be given up
 	hold      bool          // nothing leaves until all flights are back
 	sent      uint64        // how many batches have left
+	blocked   bool          // the head of the queue waits for a flight
 	redo      []*round      // what came back unrun, to be sent again when all flights are back
 	sendText  bool          // the next batch goes with the text of the script
 	alone     int           // how many operations are to be sent each in a batch of its own
@@ -175,8 +176,8 @@ func (in *instance) acceptsLocked(r *round, now time.Time) error {
 	case in.down != nil:
 		return in.down
 	case !in.sentAt.IsZero() && now.Sub(in.sentAt) > in.locker.sendLimit():
-		// Only a client with time-outs of its own gets here: the call has not
-		// come back, and the worker with it.
+		// A client with time-outs of its own has not come back from its call, or the worker
+		// not from writing.
 		return &timeoutError{in.locker.sendLimit()}
 	case len(in.queue) >= maxQueue && r.op != opRelease: // there are no more of those than of grants
 		return errQueueFull
@@ -203,12 +204,13 @@ const (
 	flightGap = 4
 	// What an instance takes for an operation, about: it is no distance.
 	operationTime = 10 * time.Microsecond
+	smallBatch    = 20
 )
 
 // sendableLocked reports whether a batch may leave on the wire.
 func (in *instance) sendableLocked(real time.Time) bool {
 	switch {
-	case len(in.queue) == 0, in.wire == nil, in.broken != nil, in.hold, len(in.redo) > 0:
+	case len(in.queue) == 0, in.wire == nil, in.broken != nil, in.hold, in.blocked, len(in.redo) > 0:
 		return false
 	case len(in.flights) == 0:
 		return true
@@ -234,6 +236,12 @@ func (in *instance) takeLocked(now time.Time) (batch, unwanted []*round, text bo
 		size += r.size()
 		if len(batch) > 0 &&
 			(len(batch) == most || size > maxBytes || sharded && r.lock.key != batch[0].lock.key) {
+			break
+		}
+		if r.op.prolongs() && len(in.flights) > 0 && r.lock.isOnWay(in.index) {
+			// Of one lock, no extend leaves before the answer to the last: that one may have to be
+			// sent again, and bring the expiry nearer after this one was confirmed.
+			in.blocked = true
 			break
 		}
 		n++

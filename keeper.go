@@ -63,16 +63,17 @@ func newKeeping(k *Lock) *keeping {
 	return g
 }
 
-// add begins to keep a lock of ttl alive, or goes on with another ttl.
+// add begins to keep a lock of ttl alive, or goes on with another ttl. It has the lock
+// looked at in one step: between two, the goroutine could find nothing to do, and end.
 func (p *keeper) add(g *keeping, ttl time.Duration) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	g.ttl, p.ttl = ttl, min(p.ttl, ttl)
+	p.hurryLocked(g)
 	if !p.running {
 		p.running, p.ttl = true, ttl
 		p.group.Go(p.run)
 	}
-	p.mu.Unlock()
-	p.hurry(g)
 }
 
 // hurry has g looked at: it was added or ended, its window has changed, or the vote
@@ -80,6 +81,10 @@ func (p *keeper) add(g *keeping, ttl time.Duration) {
 func (p *keeper) hurry(g *keeping) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.hurryLocked(g)
+}
+
+func (p *keeper) hurryLocked(g *keeping) {
 	if g.waits {
 		return
 	}

@@ -189,6 +189,8 @@ func (b *bubble) keep(ttl time.Duration, opts ...AcquireOption) (*Lock, context.
 // sent returns when renewals were sent, since from.
 func (b *bubble) sent(from time.Time) []time.Duration {
 	synctest.Wait()
+	b.l.dispatcher.take() // it naps for a while before it looks
+	b.l.dispatcher.handOut()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var at []time.Duration

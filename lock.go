@@ -582,6 +582,8 @@ func (k *Lock) unsureOf(i int) bool { return k.unsure.Load()&(1<<i) != 0 }
 func (k *Lock) leaves(i int)  { k.onWay.Or(1 << i) }
 func (k *Lock) arrives(i int) { k.onWay.And(^uint64(1 << i)) }
 
+func (k *Lock) isOnWay(i int) bool { return k.onWay.Load()&(1<<i) != 0 }
+
 // list notes that the lock is on the clean-up list of instance i; listed reports
 // whether it is.
 func (k *Lock) list(i int)        { k.onList.Or(1 << i) }

@@ -213,7 +213,9 @@ func (r *round) wait(ctx context.Context, limit time.Duration, goal func(tally) 
 func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) bool) (reached bool, err error) {
 	if r.inline {
 		r.inline = false
+		began := time.Now()
 		r.locker.instances[0].attend()
+		d -= time.Since(began)
 	}
 	r.mu.Lock()
 	r.goal = goal

@@ -1016,7 +1016,7 @@ func TestAUserOfFewRightsCanDoEverything(t *testing.T) {
 
 // denied is how servers say that a script's command is denied: 7.0 says ERR, later
 // ones NOPERM.
-const denied = `^f (NOPERM|ERR The user executing the script can't (run this command|access at least one of the keys))`
+const denied = `^f (NOPERM|ERR The user executing the script can't (run this command|access at least one of the keys)|ERR ACL failure in script)`
 
 // Where a right is missing, the operation that needs it fails, and says why; its
 // batch goes on, and no lock is left without its fence.

@@ -27,8 +27,8 @@ const (
 // to the connection, so as to see that it ends.
 const idleTime = 20 * time.Millisecond
 
-// departLocked has r, which was just queued, leave. It unlocks mu meanwhile, if it
-// sends.
+// departLocked has r, which was just queued, leave: a caller sends it if nothing is
+// out and that can't take time. It unlocks mu meanwhile.
 func (in *instance) departLocked(r *round, now time.Time) {
 	out := len(in.flights)
 	switch {
@@ -39,7 +39,7 @@ func (in *instance) departLocked(r *round, now time.Time) {
 		return
 	}
 	real := time.Now()
-	if !in.sendableLocked(real) && out > 0 {
+	if out > 0 {
 		// The answer wakes the worker. Far away, more may leave before it comes.
 		if next := in.leftAt.Add(in.distance / flightGap); in.mayFollowLocked() && in.readUntil.After(next) {
 			in.readUntilLocked(next)
@@ -47,7 +47,11 @@ func (in *instance) departLocked(r *round, now time.Time) {
 		return
 	}
 	alone := !in.listening && r.attended && in.queue[0] == r
-	if !in.wire.prompt || len(in.queue) > 2 || in.queue[0].size()+r.size() > inlineBytes || !in.listening && !alone || !in.pen.TryLock() {
+	switch {
+	case !in.sendableLocked(real), !in.listening && !alone,
+		in.unfit != nil, // which the worker looks at first
+		!in.wire.prompt, len(in.queue) > 2, in.queue[0].size()+r.size() > inlineBytes,
+		!in.pen.TryLock():
 		in.signalLocked()
 		return
 	}
@@ -228,7 +232,7 @@ func (in *instance) readsInlineLocked(real time.Time) bool {
 // last one.
 func (in *instance) mayFollowLocked() bool {
 	n := len(in.flights)
-	return in.distance >= farAway && n < in.locker.flights && !in.hold && len(in.redo) == 0 && !in.sendText && !in.flights[n-1].text
+	return in.wire.prompt && in.distance >= farAway && n < in.locker.flights && !in.hold && !in.blocked && len(in.redo) == 0 && !in.sendText && !in.flights[n-1].text
 }
 
 // patienceLocked returns how long the worker may listen for what is out: until the
@@ -288,8 +292,10 @@ func (in *instance) answered(reply answerText, real time.Time) (f flight, err er
 	if n > 1 {
 		in.sentAt = in.flights[0].sent
 	}
-	way := real.Sub(f.left) - time.Duration(len(f.batch))*operationTime
-	in.distance = max(min(in.distance, way), 0)
+	in.blocked = false
+	if n := len(f.batch); n <= smallBatch { // what a large one takes says little of the way
+		in.distance = max(min(in.distance, real.Sub(f.left)-time.Duration(n)*operationTime), 0)
+	}
 	return f, nil
 }
 
@@ -322,7 +328,7 @@ func (in *instance) dropWire() []flight {
 	defer in.mu.Unlock()
 	cut(in.wire.conn)
 	flights := in.flights
-	in.wire, in.broken, in.flights, in.sentAt = nil, nil, nil, time.Time{}
+	in.wire, in.broken, in.flights, in.sentAt, in.blocked = nil, nil, nil, time.Time{}, false
 	return flights
 }
 

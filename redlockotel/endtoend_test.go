@@ -113,6 +113,10 @@ func TestEachMetricTellsOfLoadAndFaults(t *testing.T) {
 	}, "each hold is counted")
 	require.Zero(t, page.scrape().value("redlock_hold_outlived_total", nil))
 	require.Zero(t, page.scrape().value("redlock_lease_lost_total", nil))
+	// And what has not happened is a zero: an increase is seen from there only.
+	require.Len(t, page.scrape().series("redlock_hold_outlived_total", labels{"redlock_class": "load"}), 1)
+	require.Len(t, page.scrape().series("redlock_lease_lost_total", labels{"redlock_class": "load"}), 5)
+	require.Len(t, page.scrape().series("redlock_instance_changes_total", labels{"redlock_instance": addrs[0]}), 11)
 
 	// Taken.
 	k := acquire("taken:1", long)

@@ -3,6 +3,7 @@ package redlockotel
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -27,6 +28,8 @@ const (
 var (
 	// A round takes a fraction of a millisecond in a rack, and a second at most.
 	callBounds = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
+	// With the wait for the turn, it is as long as the caller's patience.
+	acquireBounds = append(slices.Clone(callBounds), 30, 60, 300, 3600)
 	// Waits, holds and validities go from milliseconds to hours.
 	leaseBounds = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
 	// Renewals come at a third. What is close to 1 is too close, and above it is late.
@@ -71,7 +74,7 @@ func (t *Telemetry) build(m metric.Meter) error {
 		return c
 	}
 
-	t.acquireDuration = seconds("redlock.acquire.duration", "Time from the call for a lock to its end.", callBounds)
+	t.acquireDuration = seconds("redlock.acquire.duration", "Time from the call for a lock to its end.", acquireBounds)
 	t.acquireRemaining = seconds("redlock.acquire.remaining", "Validity that was left when a lock was acquired.", leaseBounds)
 	t.waitDuration = seconds("redlock.wait.duration", "Time that calls for a lock waited for their turn.", leaseBounds)
 	t.holdDuration = seconds("redlock.hold.duration", "Time from acquiring a lock to the call of Release.", leaseBounds)
@@ -112,18 +115,36 @@ func (t *Telemetry) build(m metric.Meter) error {
 	if err != nil {
 		return err
 	}
-	// From the start, so that an alert on an increase sees the first one.
-	ctx := context.Background()
-	t.holdOutlived.Add(ctx, 0)
-	t.holdThin.Add(ctx, 0)
-	t.foreign.Add(ctx, 0)
-	t.dropped.Add(ctx, 0)
+	t.dropped.Add(context.Background(), 0)
+	return nil
+}
+
+// begin makes the counters of harm for a class that is seen for the first time. One that
+// came with the first harm would hide it: an increase is the difference to a value before.
+func (t *Telemetry) begin(class string) {
+	if _, begun := t.classes.Load(class); begun {
+		return
+	}
+	t.classes.Store(class, nil)
+	ctx, with := context.Background(), t.with(attrKey{class: class}).add
+	t.holdOutlived.Add(ctx, 0, with...)
+	t.holdThin.Add(ctx, 0, with...)
+	t.foreign.Add(ctx, 0, with...)
 	for _, reason := range []redlock.LostReason{
 		redlock.LostExpired, redlock.LostTakenOver, redlock.LostNoQuorum, redlock.LostMaxHold, redlock.LostClosed,
 	} {
-		t.leaseLost.Add(ctx, 0, t.with(attrKey{reason: reason}).add...)
+		t.leaseLost.Add(ctx, 0, t.with(attrKey{reason: reason, class: class}).add...)
 	}
-	return nil
+}
+
+// beginInstance does the same for what may happen to an instance.
+func (t *Telemetry) beginInstance(name string) {
+	for _, change := range []redlock.InstanceChange{
+		redlock.InstanceDown, redlock.InstanceUp, redlock.CleanUpOverflow, redlock.CleanUpLeft, redlock.InstanceDuplicate,
+		redlock.InstanceQuarantined, redlock.QuarantineOver, redlock.QuarantineOff, redlock.ClockOff, redlock.ClockAstray, redlock.ClockUnknown,
+	} {
+		t.changes.Add(context.Background(), 0, t.with(attrKey{instance: name, change: change}).add...)
+	}
 }
 
 // collect reports what there is now. An instance is told by its name: several Lockers
@@ -210,7 +231,7 @@ type attrs struct {
 
 func (t *Telemetry) with(k attrKey) *attrs {
 	if a, ok := t.attrs.Load(k); ok {
-		return a.(*attrs) //nolint:errcheck,forcetypeassert // nothing else is in it
+		return a.(*attrs) // nothing else is in it
 	}
 	var kvs []attribute.KeyValue
 	for _, kv := range []attribute.KeyValue{
@@ -226,7 +247,7 @@ func (t *Telemetry) with(k attrKey) *attrs {
 	}
 	o := metric.WithAttributeSet(attribute.NewSet(kvs...))
 	a, _ := t.attrs.LoadOrStore(k, &attrs{add: []metric.AddOption{o}, record: []metric.RecordOption{o}})
-	return a.(*attrs) //nolint:errcheck,forcetypeassert // as above
+	return a.(*attrs)
 }
 
 func (t *Telemetry) classOf(resource string) string {
@@ -239,6 +260,7 @@ func (t *Telemetry) classOf(resource string) string {
 func (t *Telemetry) acquire(e redlock.AcquireEvent) {
 	t.countDropped(e.Context, e.Dropped)
 	class := t.classOf(e.Resource)
+	t.begin(class)
 	with := t.with(attrKey{outcome: e.Outcome, class: class}).record
 	t.acquireDuration.Record(e.Context, e.End.Sub(e.Start).Seconds(), with...)
 	t.acquireRounds.Record(e.Context, int64(e.Rounds), with...)

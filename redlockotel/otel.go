@@ -24,6 +24,7 @@ type Telemetry struct {
 	instruments
 	registration metric.Registration
 	attrs        sync.Map // of *attrs by attrKey
+	classes      sync.Map // that were seen
 
 	mu      sync.Mutex
 	lockers map[*redlock.Locker]struct{}
@@ -129,6 +130,9 @@ func (t *Telemetry) WatchGuard(name string, guard fence.Counter) {
 func (t *Telemetry) Close() error { return t.registration.Unregister() }
 
 func (t *Telemetry) opened(l *redlock.Locker) {
+	for _, in := range l.Stats().Instances {
+		t.beginInstance(in.Instance)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lockers[l] = struct{}{}

@@ -131,7 +131,7 @@ func instant(wall, mono time.Duration) time.Time {
 
 // yield lets everybody go on whom this instant has woken: when time has moved on by a
 // nanosecond, nobody has anything left to do.
-func (c *client) yield() { time.Sleep(1) }
+func (c *client) yield() { time.Sleep(time.Nanosecond) }
 
 // seams is the option that sets a Locker's clock, its jitter and how its workers yield.
 //

@@ -18,12 +18,14 @@ const (
 	down                  // to the client
 )
 
-// grid parts the instants: on each step of it every link and direction has a few
-// nanoseconds of its own, and every connection one of those; so no two messages arrive
-// at one instant. The other nanoseconds are for what the client does about one.
+// grid parts the instants: on each step of it every connection of a link has some
+// nanoseconds of its own in each direction; so no two messages arrive at one instant,
+// and what a client does about one, which takes a nanosecond now and then (see
+// client.yield), is done before the next.
 const (
-	grid  = 16384
-	slots = 256 // of a link and direction
+	grid  = 32768
+	slot  = 32 // of a connection and direction
+	conns = 16 // of a link, then it begins anew
 )
 
 // A link is what a client and an instance have between them.
@@ -42,6 +44,7 @@ type network struct {
 
 	mu      sync.Mutex
 	links   [][]*link // of each client
+	conns   []*conn
 	servers []*server
 	hits    map[Kind]int // how often each kind of fault has touched something
 }
@@ -62,8 +65,8 @@ func (n *network) at(t time.Duration, f func()) {
 // taken.
 func (c *conn) instant(d direction, t time.Duration) time.Duration {
 	l := c.link
-	slot := 2*(l.client*c.n.Instances+l.instance) + int(d)
-	at := t - t%grid + time.Duration(slot*slots+c.serial%slots)
+	link := 2*(l.client*c.n.Instances+l.instance) + int(d)
+	at := t - t%grid + time.Duration(link*conns+c.serial%conns)*slot
 	for at < t || l.taken[d][at] {
 		at += grid
 	}
@@ -132,7 +135,6 @@ func (n *network) open(client, instance int) net.Conn {
 	defer n.mu.Unlock()
 	c := n.newConn(client, instance)
 	c.introduced = false
-	c.session = &session{server: n.servers[instance], conn: c, gone: true}
 	c.send(up, n.now(), func() {
 		if !c.session.server.down {
 			c.session.join()
@@ -146,12 +148,14 @@ func (n *network) open(client, instance int) net.Conn {
 // newConn returns the next connection of a link, without a session.
 func (n *network) newConn(client, instance int) *conn {
 	l := n.links[client][instance]
-	serial := l.dials
-	l.dials++
-	return &conn{
-		n: n, link: l, serial: serial, introduced: true, wake: make(chan struct{}, 1),
-		dice: n.dice.of(aboutDial, uint64(client), uint64(instance), uint64(serial)),
+	c := &conn{
+		n: n, link: l, serial: l.dials, introduced: true, wake: make(chan struct{}, 1),
+		dice: n.dice.of(aboutDial, uint64(client), uint64(instance), uint64(l.dials)),
 	}
+	c.session = &session{server: n.servers[instance], conn: c, gone: true}
+	l.dials++
+	n.conns = append(n.conns, c)
+	return c
 }
 
 // dial returns a connection of a client to an instance.
@@ -175,7 +179,6 @@ func (n *network) dial(ctx context.Context, client, instance int) (net.Conn, err
 	at := c.instant(down, back.arrival)
 	refused := s.down
 	if !refused {
-		c.session = &session{server: s, conn: c}
 		c.session.join()
 		c.last[down] = at
 	}
@@ -286,6 +289,15 @@ func (c *conn) reply(p []byte) {
 		c.buffer = append(c.buffer, p...)
 		c.signal()
 	}, nil)
+}
+
+// revive ends what a fault has done to the connection for good: it breaks, at both ends.
+func (c *conn) revive() {
+	if c.dead[up] || c.dead[down] {
+		c.dead = [2]bool{}
+		c.session.end()
+		c.hangUp()
+	}
 }
 
 // hangUp breaks the connection from the instance's side.

@@ -2,8 +2,10 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +35,7 @@ type server struct {
 	stopped time.Duration // until then it is stopped
 	backlog []func()      // what has arrived since
 	busy    time.Duration // until then it works on what came before
+	posts   []post        // of the batch that runs
 	starts  int
 	started time.Time
 
@@ -162,6 +165,7 @@ func (x *session) run(args []string, sent time.Duration, copied bool) []byte {
 		return out
 	case "EVAL", "EVALSHA":
 		reply := s.engine.do(args, now)
+		s.deliver()
 		if reply[0] == '$' && s.watch != nil {
 			if b := parseBatch(args); b != nil {
 				s.watch(x, sent, copied, b, bulkText(reply))
@@ -201,16 +205,38 @@ func (x *session) subscribe(topic string, on bool) []byte {
 	return fmt.Appendf(nil, "*3\r\n%s%s:%d\r\n", bulk(kind), bulk(topic), len(x.topics))
 }
 
-// publish sends a message to all that have subscribed, and returns how many those are.
+// publish sends a message to all that have subscribed, once the batch is through, and
+// returns how many those are.
 func (s *server) publish(topic, message string) int {
 	told := 0
 	for _, x := range s.sessions {
 		if x.topics[topic] {
 			told++
-			x.conn.reply(fmt.Appendf(nil, "*3\r\n%s%s%s", bulk("message"), bulk(topic), bulk(message)))
 		}
 	}
+	s.posts = append(s.posts, post{topic, message})
 	return told
+}
+
+// A post is a message that is to be published.
+type post struct{ topic, message string }
+
+// deliver sends what a batch has published. The operations of a batch on different
+// resources have no order, and neither have these messages: they go out by topic. Each
+// arrives by itself, so that what it changes is done before the next.
+func (s *server) deliver() {
+	if len(s.posts) == 0 {
+		return
+	}
+	slices.SortStableFunc(s.posts, func(a, b post) int { return cmp.Compare(a.topic, b.topic) })
+	for _, x := range s.sessions {
+		for _, p := range s.posts {
+			if x.topics[p.topic] {
+				x.conn.reply(fmt.Appendf(nil, "*3\r\n%s%s%s", bulk("message"), bulk(p.topic), bulk(p.message)))
+			}
+		}
+	}
+	s.posts = s.posts[:0]
 }
 
 // end takes that the client has closed the connection.

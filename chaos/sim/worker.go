@@ -292,12 +292,14 @@ func (k *worker) extend(h *hold, lock *redlock.Lock, ttl, longest time.Duration)
 func (k *worker) release(h *hold, lock *redlock.Lock, longest time.Duration) error {
 	w := k.w
 	var err error
+	healed := false
 	for range 3 {
 		call := w.now()
 		remaining := lock.Remaining()
 		k.do(func() {
 			w.see(h, call, remaining)
 			h.until, h.over = min(h.until, call), true
+			healed = w.phase2
 			w.note(k.lane(), func() string { return "releases " + h.owner })
 		})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -322,6 +324,9 @@ func (k *worker) release(h *hold, lock *redlock.Lock, longest time.Duration) err
 		}
 		if !errors.Is(err, redlock.ErrNoQuorum) {
 			k.violate("a release fails for no known reason", "%v", err)
+		}
+		if healed {
+			break
 		}
 		k.pause(k.span(0, 50*time.Millisecond))
 	}

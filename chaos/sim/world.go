@@ -196,6 +196,9 @@ func (w *world) plan() {
 	w.at(w.Active, func() {
 		w.quiet, w.phase2 = true, true
 		w.note("fault", func() string { return "everything has healed" })
+		for _, c := range w.conns {
+			c.revive()
+		}
 	})
 }
 

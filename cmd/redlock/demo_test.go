@@ -135,6 +135,8 @@ var (
 		{regexp.MustCompile(`\d of 5 granted, \d(\s+)refused`), "# of 5 granted, #${1}refused"},
 		// Who was not asked any more when the others had refused.
 		{regexp.MustCompile(`pending  not asked: it was decided`), "refused  held by another owner for 4.999s more"},
+		{regexp.MustCompile(`the connection ended: EOF|read: connection reset by peer|write: broken pipe`), "connect: connection refused"}, // it was just killed
+		{regexp.MustCompile(`dial tcp 127\.0\.0\.1:\d{5}: `), ""},
 		{regexp.MustCompile(`127\.0\.0\.1:\d{5}`), "127.0.0.1:#####"},
 		{regexp.MustCompile(`\d{16}`), "TOKEN"},
 		{regexp.MustCompile(`redlock-demo-[a-z2-7]{6}`), "redlock-demo-??????"},
