@@ -82,9 +82,14 @@ func subscribes() bool {
 }
 
 // now is the time on the client's clocks. Its monotonic clock is that of the timers;
-// so a client whose clock runs fast is one whose instances' clocks run slow.
+// so a client whose clock runs fast is one whose instances' clocks run slow. It wobbles
+// by microseconds, slowly: two timers that were set at different moments for the end of
+// one window would otherwise end at one instant.
 func (c *client) now() time.Time {
 	now := c.w.now()
+	last := uint64(now / wobble)
+	a, b := c.wobble(last), c.wobble(last+1)
+	now += a + time.Duration(float64(b-a)*float64(now%wobble)/float64(wobble))
 	wall := now + c.w.Offsets[c.id]
 	for i := range c.w.Faults {
 		if f := &c.w.Faults[i]; f.Kind == ClientJump && f.Client == c.id && now >= f.From {
@@ -92,6 +97,14 @@ func (c *client) now() time.Time {
 		}
 	}
 	return instant(wall, now)
+}
+
+// wobble is how long it takes until a clock is ahead by as much or as little as it can
+// be.
+const wobble = 200 * time.Microsecond
+
+func (c *client) wobble(n uint64) time.Duration {
+	return c.w.dice.of(aboutClock, uint64(c.id), n).between(0, 10*time.Microsecond)
 }
 
 // jumps reports whether the wall clock jumps between from and to.

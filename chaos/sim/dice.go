@@ -42,4 +42,5 @@ const (
 	aboutDeadline
 	aboutTail
 	aboutFault
+	aboutClock
 )

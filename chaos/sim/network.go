@@ -103,7 +103,14 @@ func (n *network) travel(c *conn, d direction, dice dice, now time.Duration) jou
 			j.arrival += luck.between(0, f.Amount)
 		case f.Kind == Loss && luck.chance(0.3):
 			j.arrival = max(j.arrival, now+luck.of(1).between(f.Amount/4, 2*f.Amount))
-			j.dead = luck.of(2).chance(0.2)
+			switch p := luck.of(2).share(); {
+			case p < 0.2:
+				j.dead = true
+			case p < 0.3:
+				// So long that the client has given the connection up, and not so long that
+				// it has cleaned up twice.
+				j.arrival = now + luck.of(3).between(time.Second, 1900*time.Millisecond)
+			}
 		case f.Kind == CutRequests && d == up, f.Kind == CutReplies && d == down:
 			j.arrival = max(j.arrival, f.To+delay)
 			j.dead = luck.chance(0.3)
@@ -361,7 +368,7 @@ func (c *conn) Close() error {
 	defer c.n.mu.Unlock()
 	if !c.closed {
 		c.closed = true
-		c.send(up, c.n.now(), c.session.end, func() {})
+		c.send(up, c.n.now(), c.session.close, func() {})
 		c.signal()
 	}
 	return nil

@@ -99,7 +99,7 @@ func NewSchedule(seed uint64) *Schedule {
 		s.Workers = append(s.Workers, pick(r, 1, 1, 1, 2, 2, 3))
 		s.Offsets = append(s.Offsets, span(r, 0, 200*time.Millisecond)-100*time.Millisecond)
 	}
-	s.Active = span(r, 500*time.Millisecond, 1100*time.Millisecond)
+	s.Active = span(r, 500*time.Millisecond, pick(r, 1100*time.Millisecond, 1100*time.Millisecond, 1100*time.Millisecond, 2200*time.Millisecond))
 	s.Delay = pick(r, 60*time.Microsecond, 200*time.Microsecond, 600*time.Microsecond, 2*time.Millisecond)
 	base := span(r, max(50*time.Millisecond, 40*s.Delay), 300*time.Millisecond)
 	s.TTLs = []time.Duration{base, base, base + span(r, 0, base), base / 2}
@@ -166,7 +166,7 @@ func (s *Schedule) newFault(r *rand.Rand, allowed []Kind) []Fault {
 	f := Fault{Kind: allowed[r.IntN(len(allowed))], Client: all, Instance: r.IntN(s.Instances)}
 	f.From = span(r, 20*time.Millisecond, s.Active*4/5)
 	most := s.Active - f.From
-	f.To = f.From + span(r, min(10*time.Millisecond, most), min(most, pick(r, 100*time.Millisecond, 300*time.Millisecond, 900*time.Millisecond)))
+	f.To = f.From + span(r, min(10*time.Millisecond, most), min(most, pick(r, 100*time.Millisecond, 300*time.Millisecond, 1500*time.Millisecond)))
 	base := s.TTLs[0]
 	switch f.Kind {
 	case SlowLink, Loss, CutRequests, CutReplies, Refuse:

@@ -239,7 +239,21 @@ func (s *server) deliver() {
 	s.posts = s.posts[:0]
 }
 
-// end takes that the client has closed the connection.
+// close takes that the client has closed the connection, behind what it has sent
+// before.
+func (x *session) close() {
+	s := x.server
+	switch now := s.n.now(); {
+	case now < s.stopped:
+		s.backlog = append(s.backlog, x.end)
+	case now < s.busy:
+		s.n.at(s.busy+1, x.end)
+	default:
+		x.end()
+	}
+}
+
+// end ends the session.
 func (x *session) end() {
 	x.gone = true
 	s := x.server
