@@ -20,6 +20,8 @@ soak: ## the tests of faults, for minutes instead of seconds
 	REDLOCK_TOKENS=3m go test -count=1 -timeout 30m -run TestTokensGrow -v ./chaos/tokens
 	REDLOCK_FAULTS=1m go test -count=1 -timeout 60m -run TestScenarios -v ./chaos/faults
 	go run ./chaos control -n 20
+	go run ./chaos mutants
+	go run ./chaos mutants -sim -seed 1
 	cd fence/fencetest && REDLOCK_STALE_PAUSES=1000 go test -count=1 -timeout 30m -run TestStaleWriters -parallel 12 -v ./...
 
 bench: ## the library beside its peers, on servers that it starts

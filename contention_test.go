@@ -88,8 +88,12 @@ func TestTheFirstRoundTripDecidesAlmostAlways(t *testing.T) {
 				fast, raised, thin := contend(t, endpoints, make([]time.Duration, 8), 3*time.Second)
 				all := fast + raised
 				t.Logf("%d acquisitions, %.2f %% in one round trip, %.2f %% thin", all, 100*float64(fast)/float64(all), 100*float64(thin)/float64(all))
-				require.Greater(t, all, int64(100))
-				require.GreaterOrEqual(t, float64(fast)/float64(all), 0.97)
+				least, share := int64(100), 0.97
+				if RaceDetector { // which makes few of them, of which one counts for much
+					least, share = 30, 0.9
+				}
+				require.Greater(t, all, least)
+				require.GreaterOrEqual(t, float64(fast)/float64(all), share)
 			})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quorumlock/redlock"
@@ -520,11 +521,22 @@ func TestAnExternalFencingSourceIsAskedOnceAndFailsTheAcquire(t *testing.T) {
 func TestOwnersAreNeverUsedTwice(t *testing.T) {
 	seen := map[string]bool{}
 	l, _ := open(t, 1)
-	for range 200 {
-		k, err := l.Acquire(t.Context(), "orders", ttl)
-		require.NoError(t, err)
-		require.False(t, seen[k.Owner()])
-		seen[k.Owner()] = true
-		require.NoError(t, k.Release(t.Context()))
+	cycles := func(n int) {
+		for range n {
+			k, err := l.Acquire(t.Context(), "orders", ttl)
+			if !assert.NoError(t, err) {
+				return
+			}
+			assert.False(t, seen[k.Owner()])
+			seen[k.Owner()] = true
+			assert.NoError(t, k.Release(t.Context()))
+		}
 	}
+	cycles(200)
+	// One hands over to the other.
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() { cycles(100) })
+	}
+	workers.Wait()
 }

@@ -122,7 +122,7 @@ func TestHarmIsLoggedAtItsLevel(t *testing.T) {
 		"max hold": {
 			[]string{"WARN redlock: lease lost"},
 			func(t *testing.T, l *redlock.Locker, _ []*redistest.Server) {
-				lock, err := l.TryAcquire(t.Context(), secret, long, redlock.WithMaxHold(300*time.Millisecond))
+				lock, err := l.TryAcquire(t.Context(), secret, long, redlock.WithMaxHold(time.Second))
 				require.NoError(t, err)
 				<-lock.KeepAlive(t.Context()).Done()
 				lock.Release(t.Context())

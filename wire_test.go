@@ -610,3 +610,50 @@ func TestClosingAConnectionDoesNotWaitForItsPeer(t *testing.T) {
 	require.Less(t, time.Since(began), time.Second)
 	require.NoError(t, theirs.Close())
 }
+
+// Of one lock, an extend leaves when the one before it is answered: if that one was
+// not run, it is sent again, and must not come after one that asked for more.
+func TestExtendsOfOneLockAreNotOutTogether(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l, p := farFrom(t, s)
+	in := l.instances[0]
+	p.Delay(2 * time.Millisecond) // it stays far away
+	k, err := l.TryAcquire(t.Context(), "r", time.Minute)
+	require.NoError(t, err)
+	p.HoldReplies(true)
+	errs := make(chan error, 3)
+	go func() { errs <- k.Extend(context.Background(), 30*time.Second) }()
+	eventually(t, func() bool {
+		left, _ := s.MustDo(t, "PTTL", "r").(int64)
+		return left < 40_000
+	}, "the shorter one has arrived")
+	go func() { errs <- k.Extend(context.Background(), 2*time.Minute) }()
+	eventually(t, func() bool {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.blocked && len(in.queue) == 1 && len(in.flights) == 1
+	}, "the longer one waits, though it could have left")
+	go func() {
+		_, err := l.TryAcquire(context.Background(), "another", time.Minute)
+		errs <- err
+	}()
+	eventually(t, func() bool { return in.queued() == 2 }, "and so does what is behind it")
+	p.HoldReplies(false)
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	require.Greater(t, k.Remaining(), time.Minute)
+}
+
+// What an instance takes for a large batch is not mistaken for its distance, nor for
+// none.
+func TestTheDistanceIsMeasuredOnSmallBatches(t *testing.T) {
+	at := time.Now()
+	for n, want := range map[int]time.Duration{1: 1990 * time.Microsecond, smallBatch: 1800 * time.Microsecond, smallBatch + 1: never, maxBatch: never} {
+		in := &instance{sent: 1, distance: never, flights: []flight{{number: 1, batch: make([]*round, n), left: at.Add(-2 * time.Millisecond)}}}
+		_, err := in.answered(answerText{whole: true, number: 1}, at)
+		require.NoError(t, err)
+		require.Equal(t, want, in.distance, n)
+	}
+}

@@ -80,15 +80,7 @@ func Mutants() []Mutant {
 			File:   "lock.go",
 			Old:    "turn.lock.tells = true",
 			New:    "turn.lock.tells, turn.lock.owner = true, k.owner",
-			Tests:  []string{"TestAHandOverIsOneScriptOnEachInstance"},
-		},
-		{
-			Name:   "turn-lost",
-			Danger: "a waiter that gives up as its turn comes leaves a lock that nobody has, for its ttl",
-			File:   "wait.go",
-			Old:    "turn.lock.abandon(w.ctx, turn)",
-			New:    "turn.giveUp(nil)",
-			Tests:  []string{"TestATurnThatIsNotTakenIsLostToNobody"},
+			Tests:  []string{"TestOwnersAreNeverUsedTwice"},
 		},
 
 		// The token.
@@ -154,7 +146,7 @@ func Mutants() []Mutant {
 			File:   script,
 			Old:    "local done = call('DEL', L)\n  if type(done)",
 			New:    "call('DEL', '{' .. L .. '}:fence')\n  local done = call('DEL', L)\n  if type(done)",
-			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
+			Tests:  []string{"TestABatchIsItsOperationsOneByOne"},
 		},
 		{
 			Name:   "grant-without-fence",
@@ -301,7 +293,7 @@ func Mutants() []Mutant {
 			File:   script,
 			Old:    "local later = shorter == '1' or left < tonumber(ttl)",
 			New:    "local later = true",
-			Tests:  []string{"TestLateExtendDoesNotShortenANewerOne"},
+			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
 		},
 		{
 			Name:   "shorter-extend-in-vain",
@@ -360,7 +352,7 @@ func Mutants() []Mutant {
 			File:   "keepalive.go",
 			Old:    "w.cancel(why)",
 			New:    "w.cancel(why.cause)",
-			Tests:  []string{"TestMaxHoldEndsAKeptLock"},
+			Tests:  []string{"TestADefiniteLossIsSignalledAtTheNextRenewal"},
 			Unseen: "it takes such an end for that of the caller's own context",
 		},
 		{
@@ -378,7 +370,7 @@ func Mutants() []Mutant {
 			File:   "keeper.go",
 			Old:    "part := k.ttl / renewPart",
 			New:    "part := k.window.length - 3*minRetry",
-			Tests:  []string{"TestALockIsRenewedAtAThirdOfItsTTL"},
+			Tests:  []string{"TestAFailedRenewalIsTriedAgainWithinItsBounds"},
 		},
 		{
 			Name:   "loss-without-reason",
@@ -440,14 +432,6 @@ func Mutants() []Mutant {
 			Tests:  []string{"TestForgottenLockIsNotGrantedAfterItsEnd", "TestNothingButReleasesIsSentAfterRelease"},
 		},
 		{
-			Name:   "renewal-after-release",
-			Danger: "a renewal that had left arrives when Release has returned",
-			File:   "lock.go",
-			Old:    "if !r.concluded() || k.onWay.Load() != 0 {",
-			New:    "if !r.concluded() {",
-			Tests:  []string{"TestNoRenewalAfterReleaseHasReturned"},
-		},
-		{
 			Name:   "no-clean-up-list",
 			Danger: "a request that was stuck in a socket is granted later, to nobody, for its ttl",
 			File:   "cleanup.go",
@@ -461,7 +445,7 @@ func Mutants() []Mutant {
 			File:   "cleanup.go",
 			Old:    "case v != failed && !o.answered.IsZero():",
 			New:    "case v != failed && o.lock != nil:",
-			Tests:  []string{"TestRequestThatArrivesAfterTheFirstCleanUpIsCleanedUp"},
+			Tests:  []string{"TestFirstCopyOfARetriedRequestIsCleanedUp"},
 		},
 		{
 			Name:   "ambiguous-grant-forgotten",
@@ -469,14 +453,6 @@ func Mutants() []Mutant {
 			File:   "exchange.go",
 			Old:    "if res.ambiguous && r.op.grants() {",
 			New:    "if res.ambiguous && r.op.grants() && res.err == nil {",
-			Tests:  []string{"TestAllBatchesThatAreOutAreAmbiguousWhenTheConnectionBreaks"},
-		},
-		{
-			Name:   "later-batches-not-ambiguous",
-			Danger: "of several batches on a connection that breaks, only the first is looked after",
-			File:   "worker.go",
-			Old:    "res.sent = f.sent",
-			New:    "res.sent, res.ambiguous = f.sent, res.ambiguous && i == 0",
 			Tests:  []string{"TestAllBatchesThatAreOutAreAmbiguousWhenTheConnectionBreaks"},
 		},
 		{
@@ -493,7 +469,7 @@ func Mutants() []Mutant {
 			File:   "lock.go",
 			Old:    "return until <= int64(now.Sub(k.locker.born)) && (until",
 			New:    "return until != 0 || (until",
-			Tests:  []string{"TestCleanUpAndConfirmedExtendExclude", "TestFirstCopyOfARetriedRequestIsCleanedUp"},
+			Tests:  []string{"TestCleanUpAndConfirmedExtendExclude"},
 		},
 		{
 			Name:   "close-without-release",
@@ -563,7 +539,7 @@ func Mutants() []Mutant {
 			File:   "worker.go",
 			Old:    "case down && now.Before(in.probeAt):",
 			New:    "case down && !in.finishing:",
-			Tests:  []string{"TestSubscriptionsAreMadeAgainAfterARestart"},
+			Tests:  []string{"TestTokensGrowWhateverMajorityCounts"},
 		},
 		{
 			Name:   "noscript-is-a-failure",
@@ -589,15 +565,6 @@ func Mutants() []Mutant {
 			Old:    "f = in.flights[0]\n\tcopy(in.flights, in.flights[1:])",
 			New:    "f = in.flights[n-1]",
 			Tests:  []string{"TestSeveralBatchesAreOutToAnInstanceThatIsFarAway"},
-		},
-		{
-			Name:   "sent-again-behind",
-			Danger: "an acquire that came back unrun is sent again after its own release, and stays",
-			File:   "worker.go",
-			Old:    "in.queue = append(redo, in.queue...)",
-			New:    "in.queue = append(in.queue, redo...)",
-			Tests:  []string{"TestBatchesThatWereNotRunAreSentAgainInOrder"},
-			Unseen: "a restart flushes the scripts of an instance with its connections, so nothing comes back unrun while more is queued",
 		},
 	}
 }

@@ -148,6 +148,22 @@ func (s *screen) keys(text string) {
 
 const ctrlC, ctrlZ = "\x03", "\x1a"
 
+// interrupt types ctrl-C until the screen shows text: a shell that is just about to
+// start its next command may lose one.
+func (s *screen) interrupt(text string) {
+	s.t.Helper()
+	for range int(longest / time.Second) {
+		s.keys(ctrlC)
+		for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if strings.Contains(s.output.String()[s.seen:], text) {
+				s.shows(text)
+				return
+			}
+		}
+	}
+	require.FailNow(s.t, "ctrl-C does not make it show "+text, s.output.String())
+}
+
 func TestTheCommandHasTheTerminal(t *testing.T) {
 	t.Parallel()
 	s := openScreen(t, redistest.StartN(t, 1))
@@ -159,8 +175,7 @@ func TestTheCommandHasTheTerminal(t *testing.T) {
 
 	s.line(`$redlock job -- sh -c 'echo re""ady; sleep 60'; echo "code <$?>"`)
 	s.shows("ready")
-	s.keys(ctrlC)
-	s.shows("code <130>")
+	s.interrupt("code <130>")
 }
 
 func TestTheShellsJobControlWorks(t *testing.T) {
@@ -188,8 +203,8 @@ func TestTheShellsJobControlWorks(t *testing.T) {
 	// In a pipeline the terminal is not its own.
 	s.line(`$redlock job -- sh -c 'echo re""ady; sleep 60' | cat; echo "code <${PIPESTATUS[0]}>"`)
 	s.shows("ready")
-	s.keys(ctrlC)
-	s.line(`echo "and <$?>"`)
+	s.interrupt("prompt> ")
+	s.keys("echo \"and <$?>\"\n")
 	s.shows("and <130>")
 }
 
@@ -199,8 +214,8 @@ func TestCtrlCReachesAScript(t *testing.T) {
 	s := openScreen(t, redistest.StartN(t, 1))
 	s.line(`sh -c "$redlock job -- sh -c 'echo rea''dy; sleep 60'; echo went ''on"`)
 	s.shows("ready")
-	s.keys(ctrlC)
-	s.line(`echo "code <$?>"`)
+	s.interrupt("prompt> ")
+	s.keys("echo \"code <$?>\"\n")
 	s.shows("code <130>")
 	require.NotContains(t, s.output.String(), "went on")
 }

@@ -210,7 +210,7 @@ func TestTheRightsInDeployAreAllThatIsNeeded(t *testing.T) {
 	}
 	var heard []redlock.InstanceChange
 	observer := redlock.Observer{Instance: func(e redlock.InstanceEvent) {
-		if e.Change != redlock.InstanceQuarantined {
+		if e.Change != redlock.InstanceQuarantined && e.Change != redlock.QuarantineOver {
 			heard = append(heard, e.Change)
 		}
 	}}
