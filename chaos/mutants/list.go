@@ -71,7 +71,7 @@ func Mutants() []Mutant {
 			File:   "waitlist.go",
 			Old:    "if w.place == nil || n.first() != w || n.turn != nil {",
 			New:    "if w.place == nil || n.first() == nil || n.turn != nil {",
-			Tests:  []string{"TestWaitersAreServedInTheirOrder"},
+			Tests:  []string{"TestOnlyTheFirstOfThoseThatWaitAsks"},
 			Unseen: "it claims no order among those that wait",
 		},
 		{
@@ -146,7 +146,7 @@ func Mutants() []Mutant {
 			File:   script,
 			Old:    "local done = call('DEL', L)\n  if type(done)",
 			New:    "call('DEL', '{' .. L .. '}:fence')\n  local done = call('DEL', L)\n  if type(done)",
-			Tests:  []string{"TestABatchIsItsOperationsOneByOne"},
+			Tests:  []string{"TestTokensGrowWhateverMajorityCounts"},
 		},
 		{
 			Name:   "grant-without-fence",
