@@ -861,6 +861,19 @@ func TestATurnGoesToTheFirstWhoseContextLives(t *testing.T) {
 	require.Zero(t, s.count.Load())
 }
 
+// The others wait for their turn, however long they have waited: they would split the
+// vote of the first.
+func TestOnlyTheFirstOfThoseThatWaitAsks(t *testing.T) {
+	s, waiters := lists(t, 3)
+	for i, w := range waiters {
+		for _, other := range waiters[i+1:] {
+			require.Equal(t, never, s.ask(other, s.locker.now(), 0, 0))
+		}
+		require.LessOrEqual(t, s.ask(w, s.locker.now(), 0, 0), time.Duration(0))
+		require.True(t, s.leave(w))
+	}
+}
+
 // A Locker that hands nothing over any more remembers few resources.
 func TestResourcesThatWereLeftToOthersAreForgotten(t *testing.T) {
 	s, _ := lists(t, 0)

@@ -198,44 +198,54 @@ func (r *runner) simulate(ctx context.Context, m *Mutant) (Outcome, string) {
 	if err != nil {
 		return NotBuilt, firstLine(err.Error())
 	}
-	// A few schedules are enough for that: the rest is for the simulation's own tests.
-	without := func() error {
-		found, err := r.runSim(ctx, binary, "", test, min(r.schedules, 100))
-		if found != "" {
-			return errors.New(found)
+	for first, end := r.simSeed, r.simSeed+uint64(r.schedules); first < end; { //nolint:gosec // not negative
+		f, err := r.runSim(ctx, binary, m.Name, test, first, end-first)
+		switch {
+		case ctx.Err() != nil:
+			return notWanted, "interrupted"
+		case err != nil && strings.Contains(err.Error(), "test timed out"):
+			return Survived, "for " + simLimit.String() // it is slow; one schedule that hangs ends in another way
+		case err != nil:
+			return Caught, "it ends in: " + firstLine(err.Error())
+		case f == nil:
+			return Survived, ""
 		}
-		return err
-	}
-	if err := r.passes(simDir+" "+test, without); err != nil {
-		return NotSound, firstLine(err.Error())
-	}
-	found, err := r.runSim(ctx, binary, m.Name, test, r.schedules)
-	switch {
-	case ctx.Err() != nil:
-		return notWanted, "interrupted"
-	case found != "":
-		return Caught, found
-	case err != nil && strings.Contains(err.Error(), "test timed out"):
-		return Survived, "for " + simLimit.String() // it is slow; one schedule that hangs ends in another way
-	case err != nil:
-		return Caught, "it ends in: " + firstLine(err.Error())
+		// What it finds in that schedule without the mutant, too, is no catch.
+		without := func() error {
+			f, err := r.runSim(ctx, binary, "", test, f.seed, 1)
+			if f != nil {
+				return errors.New(f.rule)
+			}
+			return err
+		}
+		if r.passes(fmt.Sprintf("%s %d", test, f.seed), without) == nil {
+			return Caught, fmt.Sprintf("schedule %d: %s", f.seed-r.simSeed+1, f.rule)
+		}
+		first = f.seed + 1
 	}
 	return Survived, ""
+}
+
+// A finding is the first schedule that broke a rule.
+type finding struct {
+	seed uint64
+	rule string
 }
 
 // A schedule that breaks a rule prints its seed, when that was, and the rule, before it
 // is shrunk.
 var foundLine = regexp.MustCompile(`\.go:\d+: seed (\d+): [0-9.]+ ms: ([^:]*)`)
 
-// runSim runs n schedules, and returns which of them broke a rule first: it does not
-// wait for that to be shrunk.
-func (r *runner) runSim(ctx context.Context, binary, mutant, test string, n int) (found string, err error) {
+// runSim runs n schedules, and returns the first that broke a rule, if one did: it does
+// not wait for that to be shrunk.
+func (r *runner) runSim(ctx context.Context, binary, mutant, test string, seed, n uint64) (*finding, error) {
 	simCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := r.command(simCtx, simDir, binary, mutant,
-		"-test.run", test, "-test.v", "-test.timeout", simLimit.String(), "-schedules", strconv.Itoa(n), "-seed", strconv.FormatUint(r.simSeed, 10))
+	cmd := r.command(simCtx, simDir, binary, mutant, "-test.run", test, "-test.v", "-test.timeout", simLimit.String(),
+		"-schedules", strconv.FormatUint(n, 10), "-seed", strconv.FormatUint(seed, 10))
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = write, write
+	var found *finding
 	var rest bytes.Buffer
 	done := make(chan struct{})
 	go func() {
@@ -243,30 +253,37 @@ func (r *runner) runSim(ctx context.Context, binary, mutant, test string, n int)
 		lines := bufio.NewScanner(read)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
-			if hit := foundLine.FindStringSubmatch(lines.Text()); hit != nil && found == "" {
-				found = fmt.Sprintf("%s: %s", r.schedule(hit[1]), hit[2])
+			if f := findingOf(lines.Text()); f != nil && found == nil {
+				found = f
 				cancel()
 			}
 			fmt.Fprintln(&rest, lines.Text())
 		}
 		_, _ = io.Copy(io.Discard, read) // after a line that was too long
 	}()
-	err = cmd.Run()
+	err := cmd.Run()
 	write.Close()
 	<-done
-	if err != nil && found == "" {
-		err = errors.New(crash(rest.String()))
+	switch {
+	case found != nil:
+		return found, nil
+	case err != nil:
+		return nil, errors.New(crash(rest.String()))
 	}
-	return found, err
+	return nil, nil
 }
 
-// schedule tells which schedule a seed is.
-func (r *runner) schedule(seed string) string {
-	n, err := strconv.ParseUint(seed, 10, 64)
-	if err != nil || n < r.simSeed {
-		return "seed " + seed
+// findingOf reads a line of the simulation; nil if it is about something else.
+func findingOf(line string) *finding {
+	hit := foundLine.FindStringSubmatch(line)
+	if hit == nil {
+		return nil
 	}
-	return fmt.Sprintf("schedule %d", n-r.simSeed+1)
+	seed, err := strconv.ParseUint(hit[1], 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &finding{seed, hit[2]}
 }
 
 var failLine = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
