@@ -43,7 +43,8 @@ type QuorumError struct {
 	Refused   int               // the lock was somebody else's, or gone
 	Errs      *multierror.Error // an *InstanceError for each instance that did not grant; nil if all did
 
-	reason error
+	reason    error
+	oneHolder bool // a quorum refused, for the same grant
 }
 
 func (e *QuorumError) Error() string {

@@ -853,7 +853,7 @@ func TestRoundsSpeakTheBatchFormat(t *testing.T) {
 			for _, key := range r.appendKeys(nil) {
 				keys = append(keys, *key.(*string))
 			}
-			for _, arg := range r.appendArgs(nil, false) {
+			for _, arg := range r.appendArgs(nil, nil) {
 				switch arg := arg.(type) {
 				case *string:
 					args = append(args, *arg)

@@ -20,7 +20,7 @@ func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
 		if r != nil {
 			a = l.finish(w.ctx, w.q, r, decided)
 		} else {
-			a = l.attemptOf(w)
+			a = l.attemptOf(w.ctx, w.q)
 		}
 		if a.lock != nil || a.final {
 			l.waitlists.concluded(w, a.lock, nil)

@@ -25,9 +25,9 @@ const (
 	maxRunTime = 50 * time.Millisecond
 	yieldTime  = 3 * time.Millisecond
 
-	// Those that a message wakes ask at random times, one in so much time, so that
-	// the first one can tell the others that it has the lock.
-	wakeSpread = time.Millisecond
+	// One that is told by too few to ask now, or told that another one is first, asks
+	// after so long all the same: the others may not be heard, and the first one not run.
+	hedgeTime = 10 * time.Millisecond
 
 	// After so many lost rounds it is taken to be held by one, and not split.
 	settledAfter = 3
@@ -35,34 +35,36 @@ const (
 
 // waitlists are those of a Locker. Where nobody waits they cost an atomic read.
 type waitlists struct {
-	locker *Locker
-	count  atomic.Int64 // of both maps
-	mu     sync.Mutex
-	of     map[string]*waitlist // by resource
-	after  map[string]time.Time // by resource that others were waiting for at its last release: until when it is theirs
+	locker  *Locker
+	count   atomic.Int64 // of both maps
+	mu      sync.Mutex
+	of      map[string]*waitlist // by resource
+	after   map[string]time.Time // by resource that others were waiting for at its last release: until when it is theirs
+	missed  map[string]time.Time // by resource: when it was said to be free, and nobody was waiting here
+	hears   uint64               // bit i: messages come from instance i
+	heardAt time.Time            // when a majority did so first
 }
 
-// maxAfter is how many resources after remembers before it forgets what is over.
+// maxAfter is how many resources after and missed remember before they forget what is
+// over.
 const maxAfter = 128
 
 // A waitlist lives as long as somebody waits in it, or has his turn.
 type waitlist struct {
-	waiters list.List // of *waiter
-	turn    *waiter   // who was handed the resource, and has not said what came of it; nil
-	holder  *Lock     // the lock that the last one got; nil if it is not known to be held here
-	run     int       // hand-overs in a row,
-	since   time.Time // and the first of them
-	yield   time.Time // others have their chance until then
-	yields  bool      // because of a release that is out
-	listens bool      // for messages of releases in other processes,
-	hears   uint64    // bit i: and they come from instance i
-	told    []string  // of each instance: its last message of a release
-	woken   bool      // a majority has told of the same: ask at once
-	free    bool      // it was left here without a hand-over: ask at once, whatever messages say that are older
-	takers  []string  // of each instance: to whom it has told that it granted the lock
-	settled bool      // a majority has granted it to the same: nobody needs to ask before the next release
-	lost    int       // rounds since the last release, to one that holds it
-	reason  error     // why the last one lost a round
+	waiters list.List   // of *waiter
+	turn    *waiter     // who was handed the resource, and has not said what came of it; nil
+	holder  *Lock       // the lock that the last one got; nil if it is not known to be held here
+	run     int         // hand-overs in a row,
+	since   time.Time   // and the first of them
+	yield   time.Time   // others have their chance until then
+	yields  bool        // because of a release that is out
+	told    []string    // of each instance: the last release that it told of
+	woken   bool        // a majority has told of the same: ask at once
+	later   *time.Timer // to ask although none has; nil before the first time
+	free    bool        // it was left here without a hand-over: ask at once, whatever messages say that are older
+	settled bool        // a majority refused it for one grant of another's: its release will be told
+	lost    int         // rounds since the last release, to one that holds it
+	reason  error       // why the last one lost a round
 }
 
 // A waiter is a caller on a list.
@@ -97,6 +99,14 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason err
 		return nil
 	case n == nil:
 		n = &waitlist{yield: yield}
+		// A release may have come between its refusal and now.
+		if at, ok := s.missed[q.resource]; ok {
+			delete(s.missed, q.resource)
+			n.woken = !at.Before(q.start)
+		}
+		if s.heardAt.After(q.start) {
+			n.woken = true
+		}
 		if s.of == nil {
 			s.of = map[string]*waitlist{}
 		}
@@ -106,7 +116,7 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason err
 	w := &waiter{ctx: ctx, q: q, list: n, poke: make(chan struct{}, 1), turn: make(chan *round, 1)}
 	w.place = n.waiters.PushBack(w)
 	if reason != nil {
-		n.reason = reason
+		n.countLocked(reason)
 	}
 	return w
 }
@@ -139,7 +149,6 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 		n.holder = k
 	}
 	if reason != nil {
-		n.reason = reason
 		n.countLocked(reason)
 	}
 	switch {
@@ -155,16 +164,17 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 // countLocked takes why a round was lost. Where the votes were split nobody may have
 // the lock, and then nobody's release tells those that wait.
 func (n *waitlist) countLocked(reason error) {
+	n.reason = reason
 	votes, ok := errors.AsType[*QuorumError](reason)
 	if ok && votes.Granted == 0 && votes.Refused >= votes.Needed {
 		n.lost++
+		n.settled = n.settled || votes.oneHolder
 	}
 }
 
 // forgetLocked forgets who was told to have the lock: it was released.
 func (n *waitlist) forgetLocked() {
 	n.settled, n.lost = false, 0
-	clear(n.takers)
 }
 
 // changedLocked wakes who is first on w's list now, and removes the list if nobody is
@@ -176,10 +186,8 @@ func (s *waitlists) changedLocked(w *waiter) {
 	} else if n.turn == nil {
 		delete(s.of, w.q.resource)
 		s.count.Add(-1)
-		if n.listens {
-			for _, in := range s.locker.instances {
-				in.ear.unlisten(w.q.key)
-			}
+		if n.later != nil {
+			n.later.Stop()
 		}
 	}
 }
@@ -287,7 +295,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 	switch {
 	case n.free, n.woken:
 		delay = 0
-	case s.majority(n.hears) && (n.settled || n.lost >= settledAfter):
+	case s.majority(s.hears) && (n.settled || n.lost >= settledAfter):
 		delay = slow
 	}
 	wait = max(delay, n.yield.Sub(now))
@@ -300,20 +308,15 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 	}
 	if wait <= 0 {
 		w.asking, n.free, n.woken = true, false, false
-	} else if !n.listens && n.holder == nil {
-		s.listenLocked(n, w.q.key)
-	}
-	return wait
-}
-
-// listenLocked wants to be told of releases in other processes.
-func (s *waitlists) listenLocked(n *waitlist, key string) {
-	n.listens = true
-	for i, in := range s.locker.instances {
-		if in.ear.listen(key) {
-			n.hears |= 1 << i
+		if n.later != nil {
+			n.later.Stop()
+		}
+	} else if n.holder == nil {
+		for _, in := range s.locker.instances {
+			in.ear.listenLocked()
 		}
 	}
+	return wait
 }
 
 // remember notes that a resource was released to others.
@@ -321,71 +324,66 @@ func (s *waitlists) remember(resource string, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := len(s.after)
-	if s.after == nil {
-		s.after = map[string]time.Time{}
-	}
-	if before >= maxAfter {
-		now := s.locker.now()
-		maps.DeleteFunc(s.after, func(_ string, until time.Time) bool { return until.Before(now) })
-	}
-	s.after[resource] = until
+	s.noteLocked(&s.after, resource, until)
 	s.count.Add(int64(len(s.after) - before))
+}
+
+// noteLocked notes a time in one of the maps that forget what is over.
+func (s *waitlists) noteLocked(m *map[string]time.Time, resource string, at time.Time) {
+	if *m == nil {
+		*m = map[string]time.Time{}
+	}
+	if len(*m) >= maxAfter {
+		now := s.locker.now()
+		maps.DeleteFunc(*m, func(_ string, at time.Time) bool { return at.Before(now) })
+	}
+	(*m)[resource] = at
 }
 
 func (s *waitlists) majority(set uint64) bool {
 	return bits.OnesCount64(set) >= quorumOf(len(s.locker.instances))
 }
 
-// byKey returns the list for a lock key.
-func (s *waitlists) byKeyLocked(key string) *waitlist {
-	return s.of[strings.TrimPrefix(key, s.locker.prefix)]
-}
-
-// hear notes whether messages on the channel of a lock key come from instance i.
-// When they come from a majority for the first time, one may have been missed.
-func (s *waitlists) hear(key string, i int, on bool) {
+// hear notes whether messages come from instance i. When they come from a majority for
+// the first time, those that wait are in no queue yet.
+func (s *waitlists) hear(i int, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.byKeyLocked(key)
-	if n == nil {
-		return
-	}
-	was := s.majority(n.hears)
+	was := s.majority(s.hears)
 	if !on {
-		n.hears &^= 1 << i
+		s.hears &^= 1 << i
 		return
 	}
-	n.hears |= 1 << i
-	if !was && s.majority(n.hears) {
-		s.wakeLocked(n, 0)
+	s.hears |= 1 << i
+	if !was && s.majority(s.hears) {
+		s.heardAt = s.locker.now()
+		for _, n := range s.of {
+			n.wakeLocked()
+		}
 	}
 }
 
-// tell takes the message of instance i on a lock key: that it was granted, and to
-// whom; otherwise, that it was released.
-func (s *waitlists) tell(key, message string, i int) {
+// tell takes a message of instance i. It reports whether that is lost on us, as nobody
+// waits here: the next in the queue is to be told.
+func (s *waitlists) tell(message string, i int) (lost bool) {
+	kind, release, key := readMessage(message)
+	resource := strings.TrimPrefix(key, s.locker.prefix)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.byKeyLocked(key)
-	if n == nil {
-		return
-	}
-	if strings.HasPrefix(message, takenBy) {
-		// Grants to several that asked at once are a split vote: nobody has it then.
-		if s.majoritySaysLocked(&n.takers, message, i) {
-			n.woken, n.settled = false, true
-		}
-		return
-	}
-	listeners, own := s.locker.readWakeUp(message)
-	if own {
-		return // whoever released it here knows
-	}
-	if s.majoritySaysLocked(&n.told, message, i) {
+	n := s.of[resource]
+	switch {
+	case n == nil && kind == askNow:
+		s.noteLocked(&s.missed, resource, s.locker.now())
+		return true
+	case n == nil:
+	case kind == askNow && s.majoritySaysLocked(&n.told, release, i):
 		clear(n.told)
 		n.forgetLocked()
-		s.wakeLocked(n, time.Duration(listeners-1)*wakeSpread)
+		n.wakeLocked()
+	case kind == askNow, kind == askLater:
+		s.wakeLaterLocked(n)
 	}
+	return false
 }
 
 // majoritySaysLocked notes the message of instance i, and reports whether it is the
@@ -404,13 +402,25 @@ func (s *waitlists) majoritySaysLocked(last *[]string, message string, i int) bo
 	return s.majority(same)
 }
 
-// wakeLocked has the first one ask, within spread.
-func (s *waitlists) wakeLocked(n *waitlist, spread time.Duration) {
-	n.woken = true
-	n.yield = s.locker.now().Add(rand.N(spread + 1))
+// wakeLocked has the first one ask at once.
+func (n *waitlist) wakeLocked() {
+	n.woken, n.yield = true, time.Time{}
 	if w := n.first(); w != nil {
 		w.wake()
 	}
+}
+
+// wakeLaterLocked has the first one ask in hedgeTime, unless it does so before.
+func (s *waitlists) wakeLaterLocked(n *waitlist) {
+	if n.later != nil {
+		n.later.Reset(hedgeTime)
+		return
+	}
+	n.later = time.AfterFunc(hedgeTime, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n.wakeLocked()
+	})
 }
 
 // released takes what came of the release of k, which others were to be told of:
