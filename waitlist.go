@@ -25,9 +25,13 @@ const (
 	maxRunTime = 50 * time.Millisecond
 	yieldTime  = 3 * time.Millisecond
 
-	// One that is told by too few to ask now, or told that another one is first, asks
-	// after so long all the same: the others may not be heard, and the first one not run.
-	hedgeTime = 10 * time.Millisecond
+	// One that is told by too few asks after so long all the same: the others may not
+	// be heard.
+	doubtTime = 10 * time.Millisecond
+
+	// So does the second in the queue, as the first one may not run. While it does, that
+	// is in vain whenever the lock is held for longer: some seven times a second at most.
+	hedgeTime = 150 * time.Millisecond
 
 	// After so many lost rounds it is taken to be held by one, and not split.
 	settledAfter = 3
@@ -380,8 +384,10 @@ func (s *waitlists) tell(message string, i int) (lost bool) {
 		clear(n.told)
 		n.forgetLocked()
 		n.wakeLocked()
-	case kind == askNow, kind == askLater:
-		s.wakeLaterLocked(n)
+	case kind == askNow:
+		s.wakeInLocked(n, doubtTime)
+	case kind == askLater:
+		s.wakeInLocked(n, hedgeTime)
 	}
 	return false
 }
@@ -410,13 +416,13 @@ func (n *waitlist) wakeLocked() {
 	}
 }
 
-// wakeLaterLocked has the first one ask in hedgeTime, unless it does so before.
-func (s *waitlists) wakeLaterLocked(n *waitlist) {
+// wakeInLocked has the first one ask in d, unless it does so before.
+func (s *waitlists) wakeInLocked(n *waitlist, d time.Duration) {
 	if n.later != nil {
-		n.later.Reset(hedgeTime)
+		n.later.Reset(d)
 		return
 	}
-	n.later = time.AfterFunc(hedgeTime, func() {
+	n.later = time.AfterFunc(d, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n.wakeLocked()

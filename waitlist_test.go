@@ -483,7 +483,7 @@ func settledFor(l *Locker, resource string) bool {
 	l.waitlists.mu.Lock()
 	defer l.waitlists.mu.Unlock()
 	n := l.waitlists.of[resource]
-	return n != nil && l.waitlists.majority(n.hears) && (n.settled || n.lost >= settledAfter) && !n.free && !n.woken && n.first() != nil && !n.first().asking
+	return n != nil && l.waitlists.majority(s.hears) && (n.settled || n.lost >= settledAfter) && !n.free && !n.woken && n.first() != nil && !n.first().asking
 }
 
 // The lock of a waiter is as long as it asked for, whatever the one before had.
