@@ -43,8 +43,9 @@ type QuorumError struct {
 	Refused   int               // the lock was somebody else's, or gone
 	Errs      *multierror.Error // an *InstanceError for each instance that did not grant; nil if all did
 
-	reason    error
-	oneHolder bool // a quorum refused, for the same grant
+	reason error
+	held   bool // a quorum refused, for the same grant
+	vacant bool // a quorum said that it is nobody's
 }
 
 func (e *QuorumError) Error() string {

@@ -112,7 +112,7 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 	w := l.waitlists.join(ctx, q, false, nil)
 	if w == nil {
 		// Nobody waits here: ask.
-		if a = l.attemptOf(ctx, q); a.lock != nil || a.final {
+		if a = l.attemptOf(ctx, q, false); a.lock != nil || a.final {
 			return a.lock, a.close(ctx)
 		}
 		w = l.waitlists.join(ctx, q, true, a.why())
@@ -209,10 +209,10 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 }
 
 // attemptOf is the attempt of one that waits: where it is refused it queues up, to be
-// told when the lock is free.
-func (l *Locker) attemptOf(ctx context.Context, q *request) attempt {
+// told when the lock is free. It may only look, and not ask for it.
+func (l *Locker) attemptOf(ctx context.Context, q *request, look bool) attempt {
 	r := l.begin(ctx, q)
-	r.since = q.start.UnixMicro()
+	r.since, r.look = q.start.UnixMicro(), look
 	r.attended = true
 	r.send(r.start)
 	return l.finish(ctx, q, r, decided)
@@ -247,7 +247,11 @@ func (l *Locker) finish(ctx context.Context, q *request, r *round, goal func(tal
 		lost := l.now()
 		a.round.linger(ctx)
 		a.lingered = elapsed(lost, l.now())
-		k.abandon(ctx, a.round)
+		if a.round.look {
+			k.phase.Store(over) // nothing was asked for
+		} else {
+			k.abandon(ctx, a.round)
+		}
 	}
 	return a
 }

@@ -29,6 +29,7 @@ type round struct {
 	shorter bool      // of an extend: it brings the expiry nearer
 	tell    bool      // of a release: it wakes who waits elsewhere
 	since   int64     // of an acquire: since when its caller waits, in µs of the wall clock; 0 if it does not
+	look    bool      // of an acquire: it only looks whether the lock is held
 	next    *Lock     // of a release: who is handed the resource; while that one wants it, nobody is told
 	token   uint64    // the seed of an acquire, else the fencing token
 	ctx     context.Context
@@ -70,7 +71,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 		}
 		r.timer.Stop()
 	}
-	r.op, r.lock, r.ctx, r.shorter, r.tell, r.since, r.next = op, lock, ctx, false, false, 0, nil
+	r.op, r.lock, r.ctx, r.shorter, r.tell, r.since, r.look, r.next = op, lock, ctx, false, false, 0, false, nil
 	r.tally = tally{n: len(l.instances)}
 	clear(r.votes)
 	clear(r.fences)
@@ -326,7 +327,7 @@ func (r *round) quorumError(sentinel error) *QuorumError {
 	}
 	e := &QuorumError{
 		Op: op.String(), Resource: r.lock.resource, Instances: r.tally.n, Needed: r.tally.quorum(),
-		Granted: r.tally.granted, Refused: r.tally.refused, reason: sentinel, oneHolder: r.oneHolderLocked(),
+		Granted: r.tally.granted, Refused: r.tally.refused, reason: sentinel, held: r.oneHolderLocked(), vacant: len(r.absentLocked()) >= r.tally.quorum(),
 	}
 	var errs []error
 	for i, v := range r.votes {

@@ -45,8 +45,9 @@ func (o op) prolongs() bool { return o == opExtend || o == opHeal }
 // variables because an argument that is a pointer is not boxed.
 var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
 
-// waits is the letter of an acquire of one that queues up where it is refused.
-var waits = "w"
+// The letters of one that waits: of an acquire that queues up where it is refused, and
+// of a look at the lock, which queues up anyway.
+var waits, looks = "w", "q"
 
 var yes, no, blank = "1", "0", ""
 
@@ -74,7 +75,13 @@ func (r *round) size() int { return 128 + len(r.lock.key) + len(r.lock.fence) }
 
 // appendArgs appends the ARGV of r's operation for in; nil where nobody can be told.
 func (r *round) appendArgs(args []any, in *instance) []any {
-	if r.op == opAcquire && r.since != 0 && in != nil && in.ear.hears.Load() {
+	hears := in != nil && in.ear.hears.Load()
+	switch {
+	case r.look && hears:
+		return append(args, &looks, &r.since)
+	case r.look:
+		return append(args, &looks, &no)
+	case r.op == opAcquire && r.since != 0 && hears:
 		return append(args, &waits, &r.lock.owner, &r.ttl, &r.keep, &r.token, &r.since)
 	}
 	args = append(args, &letters[r.op], &r.lock.owner)

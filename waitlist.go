@@ -63,6 +63,7 @@ type waitlist struct {
 	yield   time.Time   // others have their chance until then
 	yields  bool        // because of a release that is out
 	told    []string    // of each instance: the last release that it told of
+	gives   bool        // others were told of a release: only look whether they took it
 	woken   bool        // a majority has told of the same: ask at once
 	later   *time.Timer // to ask although none has; nil before the first time
 	free    bool        // it was left here without a hand-over: ask at once, whatever messages say that are older
@@ -77,7 +78,8 @@ type waiter struct {
 	q      *request
 	list   *waitlist
 	place  *list.Element // nil when it has its turn
-	asking bool          // a round of its own is out
+	asking bool          // a round of its own is out,
+	looks  bool          // which only looks
 	poke   chan struct{} // of one place: something has changed
 	turn   chan *round   // of one place: the round that a release sent for it
 }
@@ -102,7 +104,7 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason err
 	case n == nil && !begin:
 		return nil
 	case n == nil:
-		n = &waitlist{yield: yield}
+		n = &waitlist{yield: yield, gives: others}
 		// A release may have come between its refusal and now.
 		if at, ok := s.missed[q.resource]; ok {
 			delete(s.missed, q.resource)
@@ -154,6 +156,9 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 	}
 	if reason != nil {
 		n.countLocked(reason)
+		if votes, ok := errors.AsType[*QuorumError](reason); ok && votes.vacant {
+			n.woken, n.yield = true, s.locker.now().Add(rand.N(yieldTime)) // who was told is first
+		}
 	}
 	switch {
 	case reason != nil && w.place == nil:
@@ -172,7 +177,7 @@ func (n *waitlist) countLocked(reason error) {
 	votes, ok := errors.AsType[*QuorumError](reason)
 	if ok && votes.Granted == 0 && votes.Refused >= votes.Needed {
 		n.lost++
-		n.settled = n.settled || votes.oneHolder
+		n.settled = n.settled || votes.held
 	}
 }
 
@@ -288,19 +293,23 @@ func (s *waitlists) lockFreed(k *Lock) *waitlist {
 // their chance, nor while a lock of this process is in the way. Otherwise wait is
 // how long that takes; never if w is not the first. delay is how long it is to
 // wait, and slow if it need not ask on its own, as it is told. If it may ask, it is
-// taken to be asking.
-func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wait time.Duration) {
+// taken to be asking. Unless the lock is free then, as far as is known, it only looks.
+func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration, free bool) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := w.list
 	if w.place == nil || n.first() != w || n.turn != nil {
 		return never
 	}
+	looks := false
 	switch {
 	case n.free, n.woken:
 		delay = 0
-	case s.majority(s.hears) && (n.settled || n.lost >= settledAfter):
-		delay = slow
+	case !s.majority(s.hears):
+	case n.settled, n.lost >= settledAfter:
+		delay, looks = slow, !free
+	default:
+		looks = n.gives
 	}
 	wait = max(delay, n.yield.Sub(now))
 	if n.holder != nil {
@@ -311,7 +320,8 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 		}
 	}
 	if wait <= 0 {
-		w.asking, n.free, n.woken = true, false, false
+		w.asking, w.looks = true, looks
+		n.free, n.woken, n.gives = false, false, false
 		if n.later != nil {
 			n.later.Stop()
 		}
@@ -446,7 +456,7 @@ func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
 	}
 	n.yields, n.yield = false, time.Time{}
 	if others {
-		n.yield = yield
+		n.yield, n.gives = yield, true
 	}
 	if w := n.first(); w != nil {
 		w.wake()

@@ -15,6 +15,8 @@
 --   w owner ttl keep seed since
 --                            acquire, for one that waits since then, in microseconds. If L is another owner's, queue
 --                            up here: the one who has waited longest is told first, the same on every instance.
+--   q since                  queue up for L, and do not ask for it: a look whether it is held still, which leaves
+--                            nothing to release.
 --   r owner token            raise F to token: for the owner only, and never down.
 --   e owner ttl keep token shorter
 --                            extend. An F beyond token means that somebody was granted a larger one since. Unless
@@ -84,6 +86,13 @@ local function refusal(L, owner)
   return 'x'
 end
 
+-- taken is the refusal for a lock that is another owner's.
+local function taken(L, fence)
+  local left = call('PTTL', L)
+  if type(left) == 'table' then return failed(left) end
+  return format('r %.0f %.0f', tonumber(fence), left)
+end
+
 -- keep_on sets F to token, and the expiries of L and F to ttl and keep, unless
 -- that would bring them nearer and shorter does not ask for it. It returns the
 -- answer of a failure, or nil and what L had left before. F is written only
@@ -139,9 +148,7 @@ function run.a()
   if not done then
     local answer = refusal(L, owner)
     if answer == 'x' then
-      local left = call('PTTL', L)
-      if type(left) == 'table' then return failed(left) end
-      return format('r %.0f %.0f', tonumber(text or '0'), left)
+      return taken(L, text or '0')
     end
     if answer then return answer end
     if F and not text then return 'f the fence key is gone' end
@@ -187,6 +194,7 @@ local function set_queue(L, q)
 end
 
 local function queue_up(L, since)
+  if mark == '' or #since ~= 16 then return end
   call('SET', mark, '1', 'PX', 2000)
   waits = true
   local q = queue(L)
@@ -225,8 +233,23 @@ function run.w()
   local L, since = KEYS[k], ARGV[a + 5]
   local answer = run.a()
   a = a + 1
-  if mark ~= '' and #since == 16 and sub(answer, 1, 1) == 'r' then queue_up(L, since) end
+  if sub(answer, 1, 1) == 'r' then queue_up(L, since) end
   return answer
+end
+
+function run.q()
+  local L, F, since = KEYS[k], fenced and KEYS[k + 1], ARGV[a + 1]
+  k, a = k + (F and 2 or 1), a + 2
+
+  queue_up(L, since)
+  local answer = refusal(L, '')
+  if answer ~= 'x' then return answer end
+  local n, text = 0, nil
+  if F then
+    n, text = fence(F)
+    if not n then return text end
+  end
+  return taken(L, text or '0')
 end
 
 function run.r()
