@@ -63,8 +63,8 @@ type waitlist struct {
 	yield   time.Time   // others have their chance until then
 	yields  bool        // because of a release that is out
 	told    []string    // of each instance: the last release that it told of
-	gives   bool        // others were told of a release: only look whether they took it
-	woken   bool        // a majority has told of the same: ask at once
+	woken   bool        // ask at once,
+	looks   bool        // but only look: somebody else was told to ask
 	later   *time.Timer // to ask although none has; nil before the first time
 	free    bool        // it was left here without a hand-over: ask at once, whatever messages say that are older
 	settled bool        // a majority refused it for one grant of another's: its release will be told
@@ -104,7 +104,7 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason err
 	case n == nil && !begin:
 		return nil
 	case n == nil:
-		n = &waitlist{yield: yield, gives: others}
+		n = &waitlist{yield: yield, looks: others}
 		// A release may have come between its refusal and now.
 		if at, ok := s.missed[q.resource]; ok {
 			delete(s.missed, q.resource)
@@ -157,7 +157,7 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 	if reason != nil {
 		n.countLocked(reason)
 		if votes, ok := errors.AsType[*QuorumError](reason); ok && votes.vacant {
-			n.woken, n.yield = true, s.locker.now().Add(rand.N(yieldTime)) // who was told is first
+			n.woken, n.looks, n.yield = true, false, s.locker.now().Add(rand.N(yieldTime)) // who was told is first
 		}
 	}
 	switch {
@@ -301,15 +301,14 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration, fre
 	if w.place == nil || n.first() != w || n.turn != nil {
 		return never
 	}
-	looks := false
+	looks := n.looks
 	switch {
-	case n.free, n.woken:
+	case n.free:
+		delay, looks = 0, false
+	case n.woken:
 		delay = 0
-	case !s.majority(s.hears):
-	case n.settled, n.lost >= settledAfter:
-		delay, looks = slow, !free
-	default:
-		looks = n.gives
+	case s.majority(s.hears) && (n.settled || n.lost >= settledAfter):
+		delay, looks = slow, looks || !free
 	}
 	wait = max(delay, n.yield.Sub(now))
 	if n.holder != nil {
@@ -321,7 +320,7 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration, fre
 	}
 	if wait <= 0 {
 		w.asking, w.looks = true, looks
-		n.free, n.woken, n.gives = false, false, false
+		n.free, n.woken, n.looks = false, false, false
 		if n.later != nil {
 			n.later.Stop()
 		}
@@ -372,7 +371,7 @@ func (s *waitlists) hear(i int, on bool) {
 	if !was && s.majority(s.hears) {
 		s.heardAt = s.locker.now()
 		for _, n := range s.of {
-			n.wakeLocked()
+			n.wakeLocked(true)
 		}
 	}
 }
@@ -393,7 +392,7 @@ func (s *waitlists) tell(message string, i int) (lost bool) {
 	case kind == askNow && s.majoritySaysLocked(&n.told, release, i):
 		clear(n.told)
 		n.forgetLocked()
-		n.wakeLocked()
+		n.wakeLocked(false)
 	case kind == askNow:
 		s.wakeInLocked(n, doubtTime)
 	case kind == askLater:
@@ -418,15 +417,15 @@ func (s *waitlists) majoritySaysLocked(last *[]string, message string, i int) bo
 	return s.majority(same)
 }
 
-// wakeLocked has the first one ask at once.
-func (n *waitlist) wakeLocked() {
-	n.woken, n.yield = true, time.Time{}
+// wakeLocked has the first one ask, or look, at once.
+func (n *waitlist) wakeLocked(look bool) {
+	n.woken, n.looks, n.yield = true, look, time.Time{}
 	if w := n.first(); w != nil {
 		w.wake()
 	}
 }
 
-// wakeInLocked has the first one ask in d, unless it does so before.
+// wakeInLocked has the first one look in d, unless it asks before.
 func (s *waitlists) wakeInLocked(n *waitlist, d time.Duration) {
 	if n.later != nil {
 		n.later.Reset(d)
@@ -435,7 +434,7 @@ func (s *waitlists) wakeInLocked(n *waitlist, d time.Duration) {
 	n.later = time.AfterFunc(d, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		n.wakeLocked()
+		n.wakeLocked(true)
 	})
 }
 
@@ -456,7 +455,7 @@ func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
 	}
 	n.yields, n.yield = false, time.Time{}
 	if others {
-		n.yield, n.gives = yield, true
+		n.yield, n.free, n.woken, n.looks = yield, false, true, true
 	}
 	if w := n.first(); w != nil {
 		w.wake()
