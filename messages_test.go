@@ -228,3 +228,12 @@ func TestAMessageThatComesBeforeTheListIsNotMissed(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(s.missed), maxAfter+1)
 }
+
+// The queue of a resource is a key, which no other resource may have.
+func TestNoResourceHasTheShapeOfAQueue(t *testing.T) {
+	t.Parallel()
+	l := opened(t, redistest.Addrs(redistest.StartN(t, 1)), WithKeyPrefix("lock:"))
+	for _, resource := range []string{"{}:waiting", "r{}:waiting"} {
+		requireNoLock(t, l, t.Context(), resource, time.Second, "has the shape of a key of those that wait")
+	}
+}
