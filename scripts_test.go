@@ -1363,7 +1363,7 @@ func TestAReleaseTellsTheFirstInTheQueue(t *testing.T) {
 			}
 			// The holder's Locker had to wait, too; the lock is for others first.
 			b.waiting(t, "HOLDER--", p.peek("1600000000000000"))
-			var channels []string
+			channels := []string{"p" + waitSuffix + ":HOLDER--"}
 			for _, who := range c.listening {
 				channels = append(channels, "p"+waitSuffix+":LOCKER-"+string(who))
 			}

@@ -353,12 +353,17 @@ func TestOneSubscriptionServesAllResources(t *testing.T) {
 func TestWhoDoesNotTakeItIsPassedOver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		stop func(l *Locker, cancel func(), proxies []*redistest.Proxy)
-		most time.Duration
+		count int // that are before it in the queue
+		stop  func(lockers []*Locker, cancel func(), proxies []*redistest.Proxy)
+		most  time.Duration
 	}{
-		"closed":   {func(l *Locker, _ func(), _ []*redistest.Proxy) { _ = l.Close() }, atOnce},
-		"given up": {func(_ *Locker, cancel func(), _ []*redistest.Proxy) { cancel() }, atOnce},
-		"hung": {func(_ *Locker, _ func(), proxies []*redistest.Proxy) {
+		"closed": {3, func(lockers []*Locker, _ func(), _ []*redistest.Proxy) {
+			for _, l := range lockers {
+				_ = l.Close()
+			}
+		}, atOnce},
+		"given up": {3, func(_ []*Locker, cancel func(), _ []*redistest.Proxy) { cancel() }, atOnce},
+		"hung": {1, func(_ []*Locker, _ func(), proxies []*redistest.Proxy) {
 			for _, p := range proxies {
 				p.SwallowRequests(true)
 			}
@@ -374,23 +379,42 @@ func TestWhoDoesNotTakeItIsPassedOver(t *testing.T) {
 				proxies = append(proxies, p)
 				endpoints = append(endpoints, p.Addr())
 			}
-			ours, first, second := opened(t, redistest.Addrs(servers), patient), opened(t, endpoints, patient), opened(t, redistest.Addrs(servers), patient)
+			ours, second := opened(t, redistest.Addrs(servers), patient), opened(t, redistest.Addrs(servers), patient)
+			var first []*Locker
+			for range c.count {
+				to := endpoints
+				if name == "closed" {
+					to = redistest.Addrs(servers)
+				}
+				first = append(first, opened(t, to, patient))
+			}
 			k, err := ours.Acquire(t.Context(), "r", time.Minute)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			gone := make(chan error, 1)
-			go func() {
-				_, err := first.Acquire(ctx, "r", time.Minute)
-				gone <- err
-			}()
-			listensTo(t, first, "r")
+			gone := make(chan error, c.count)
+			for _, l := range first {
+				go func() {
+					_, err := l.Acquire(ctx, "r", time.Minute)
+					gone <- err
+				}()
+				listensTo(t, l, "r")
+			}
 			got := waiterOn(t, second, "r")
 			listensTo(t, second, "r")
-			inQueue(t, servers, "r", first, second)
+			inQueue(t, servers, "r", append(first, second)...)
 			c.stop(first, cancel, proxies)
 			if name != "hung" {
-				require.Error(t, <-gone)
+				for range first {
+					require.Error(t, <-gone)
+				}
+			}
+			if name == "closed" {
+				for _, s := range servers {
+					for _, l := range first {
+						eventually(t, func() bool { return subscribers(t, s, l.channel()) == 0 }, "it listens no more")
+					}
+				}
 			}
 			start := time.Now()
 			require.NoError(t, k.Release(t.Context()))
