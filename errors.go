@@ -44,6 +44,8 @@ type QuorumError struct {
 	Errs      *multierror.Error // an *InstanceError for each instance that did not grant; nil if all did
 
 	reason error
+	held   bool // a quorum refused, for the same grant
+	vacant bool // a quorum said that it is nobody's
 }
 
 func (e *QuorumError) Error() string {

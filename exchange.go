@@ -140,16 +140,17 @@ func (in *instance) command(batch []*round, number uint64, text, mute bool) []an
 		args[2], args[3] = in.numKeys, batch[0].lock.key
 	}
 	args = append(args, flag(in.locker.fenced()))
-	mute = mute || sharded
-	if mute {
+	to := in
+	if mute || sharded {
+		to = nil
 		args = append(args, &blank)
 	} else {
 		args = append(args, &in.locker.mark)
 	}
 	in.number = number
-	args = append(args, &in.number)
+	args = append(args, &in.number, &in.locker.name)
 	for _, r := range batch {
-		args = r.appendArgs(args, mute)
+		args = r.appendArgs(args, to)
 	}
 	in.args = args
 	return args
@@ -246,9 +247,6 @@ func (in *instance) deliver(batch []*round, res result) {
 		if r.op == opRelease && a.vote == granted {
 			a = in.told(r, a)
 		}
-		if r.op == opAcquire && a.vote == granted && a.lease < 0 {
-			in.silence()
-		}
 		if r.op.prolongs() {
 			a = in.compareClocks(r, a, res, now)
 		}
@@ -282,7 +280,7 @@ func (in *instance) told(r *round, a answer) answer {
 	case errors.Is(a.err, errMute):
 		in.silence()
 		told = -1
-	case r.tell == nil, in.mute, in.sharded.Load():
+	case !r.tell, in.mute, in.sharded.Load():
 		told = -1
 	}
 	return answer{vote: granted, lease: told}

@@ -274,9 +274,9 @@ func (p *inspection) try(command, script string) {
 		args = o.appendKeys(args)
 	}
 	args[2], args[3] = len(args)-3, k.key // see call
-	args = append(args, flag(l.fenced()), &blank, &no)
+	args = append(args, flag(l.fenced()), &blank, &no, &blank)
 	for _, o := range ops {
-		args = o.appendArgs(args, true)
+		args = o.appendArgs(args, nil)
 	}
 
 	lines, err := ask(p, func(ctx context.Context) (string, error) {

@@ -107,7 +107,7 @@ func newInstance(l *Locker, index int, name string) *instance {
 		done: make(chan struct{}),
 		cold: true,
 	}
-	in.ear = ear{in: in, wake: make(chan struct{}, 1)}
+	in.ear.in = in
 	return in
 }
 

@@ -13,15 +13,13 @@ import (
 // fencing token. Its methods are safe for concurrent use; those of a nil Lock
 // return zero values and errors.
 type Lock struct {
-	locker    *Locker
-	resource  string
-	key       string // the lock key
-	fence     string // the fence key; empty where the quorum issues no tokens
-	owner     string // a new one for each round
-	token     uint64
-	listeners int64         // about how many wait in other processes
-	tells     bool          // they are told also if it was not won
-	maxHold   time.Duration // 0: no limit
+	locker   *Locker
+	resource string
+	key      string // the lock key
+	fence    string // the fence key; empty where the quorum issues no tokens
+	owner    string // a new one for each round
+	token    uint64
+	maxHold  time.Duration // 0: no limit
 
 	// What the workers of the instances need to know, without waiting for mu.
 	phase  atomic.Uint32
@@ -321,8 +319,8 @@ func (k *Lock) Release(ctx context.Context) error {
 	}
 	defer r.leave()
 	_ = r.wait(context.Background(), l.voteLimit(k.longest()), freed)
-	if r.tell != nil && r.next == nil {
-		l.waitlists.released(k, k.othersListen(r), elapsed(r.start, l.now()))
+	if r.tell && r.next == nil {
+		l.waitlists.released(k, r.othersWait(), elapsed(r.start, l.now()))
 	}
 	// Free it is, but a few more answers may tell that it had been lost; and a renewal
 	// that has left already is to arrive before this returns.
@@ -377,9 +375,7 @@ func (k *Lock) handOver(ctx context.Context, now time.Time) *round {
 	r := l.newRound(ctx, opRelease, k)
 	r.start = now
 	turn := l.begin(w.ctx, w.q)
-	turn.lock.listeners = k.listeners
-	turn.lock.tells = true
-	r.tell, r.next = l.wakeUp(k.listeners), turn.lock
+	r.tell, r.next = true, turn.lock
 	r.sendWith(turn, now)
 	w.turn <- turn
 	return r
@@ -411,10 +407,7 @@ func (k *Lock) finishRelease(r *round, first bool) error {
 // or does not.
 func (k *Lock) sendRelease(ctx context.Context, now time.Time, tell, attended bool) *round {
 	r := k.locker.newRound(ctx, opRelease, k)
-	r.start, r.attended = now, attended
-	if tell {
-		r.tell = k.locker.wakeUp(k.listeners)
-	}
+	r.start, r.tell, r.attended = now, tell, attended
 	r.send(now)
 	return r
 }

@@ -2,6 +2,9 @@ package redlock
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,7 +42,7 @@ func listening(t *testing.T, l *Locker, resource string) {
 		l.waitlists.mu.Lock()
 		defer l.waitlists.mu.Unlock()
 		n := l.waitlists.of[resource]
-		return n != nil && l.waitlists.majority(n.hears) && !n.free && !n.first().asking
+		return n != nil && l.waitlists.majority(l.waitlists.hears) && !n.free && !n.first().asking
 	}, "it listens")
 }
 
@@ -83,46 +86,28 @@ func requireAcquired(t *testing.T, got <-chan *Lock) {
 	}
 }
 
-// One instance each that granted the lock to somebody else is a split vote. Nobody has
-// it, so nobody will release it: those that wait have to ask.
+// Instances that granted the lock to somebody else each are a split vote. Nobody has it,
+// so nobody will release it: those that wait have to ask. One grant leaves one fence.
 func TestASplitVoteIsNoReasonToStopAsking(t *testing.T) {
-	t.Parallel()
-	servers := redistest.StartN(t, 3)
-	l, holder := opened(t, redistest.Addrs(servers), unhurried), opened(t, redistest.Addrs(servers))
-	k, err := holder.TryAcquire(t.Context(), "r", time.Minute)
-	require.NoError(t, err)
-	for _, s := range servers {
-		eventually(t, func() bool { return s.MustDo(t, "EXISTS", "r") == int64(1) }, "it is granted everywhere")
+	for _, c := range []struct {
+		votes  ballot
+		fences []uint64
+		held   bool
+	}{
+		{ballot{refused, refused, refused}, []uint64{7, 7, 7}, true},
+		{ballot{refused, pending, refused}, []uint64{7, 0, 7}, true},
+		{ballot{refused, refused, refused}, []uint64{9, 7, 7}, true},
+		{ballot{refused, refused, refused}, []uint64{9, 8, 7}, false},
+		{ballot{refused, refused, pending}, []uint64{9, 7, 7}, false},
+		{ballot{refused, granted, failed}, []uint64{7, 7, 7}, false},
+		{ballot{refused, refused, refused}, []uint64{0, 0, 0}, false}, // there are no fences
+	} {
+		l := &Locker{instances: []*instance{{}, {}, {}}}
+		r := &round{locker: l, lock: &Lock{}, votes: c.votes, fences: c.fences, leases: make([]int64, 3), errs: make([]error, 3), tally: c.votes.tally()}
+		n := &waitlist{}
+		n.countLocked(r.quorumError(ErrTaken))
+		require.Equal(t, c.held && !slices.Contains(c.votes, granted), n.settled, "%+v", c)
 	}
-	got := waiterOn(t, l, "r")
-	listening(t, l, "r")
-	look := func() (told int, settled bool) {
-		l.waitlists.mu.Lock()
-		defer l.waitlists.mu.Unlock()
-		n := l.waitlists.of["r"]
-		if n == nil {
-			return 0, false
-		}
-		for _, taker := range n.takers {
-			if taker != "" {
-				told++
-			}
-		}
-		return told, n.settled
-	}
-	for i, taker := range []string{"t A", "t B", "t C"} {
-		eventually(t, func() bool {
-			servers[i].MustDo(t, "PUBLISH", "r", taker)
-			told, _ := look()
-			return told == i+1
-		}, "instance %d has told", i)
-		_, settled := look()
-		require.False(t, settled)
-	}
-	servers[0].MustDo(t, "PUBLISH", "r", "t C")
-	eventually(t, func() bool { _, settled := look(); return settled }, "two of three granted it to the same")
-	require.NoError(t, k.Release(t.Context()))
-	requireAcquired(t, got)
 }
 
 func TestALostRoundCountsOnlyIfOneHoldsTheLock(t *testing.T) {
@@ -194,25 +179,61 @@ func TestALockThatEndsWakesWhoWaitsHere(t *testing.T) {
 // What one instance tells of one release and another of the next is no majority: the
 // caller would ask too early, and wait in vain for what it has counted already.
 func TestMessagesOfTwoReleasesAreNotTakenForOne(t *testing.T) {
+	s, _ := lists(t, 1)
+	s.locker.instances = make([]*instance, 3)
+	n := s.of["r"]
+	for _, m := range []struct {
+		from  int
+		text  string
+		woken bool
+	}{
+		{2, "now FIRST r", false},
+		{0, "now SECOND r", false},
+		{0, "now SECOND r", false},
+		{2, "later SECOND r", false},
+		{1, "now SECOND other", false},
+		{1, "now SECOND r", true},
+	} {
+		require.Equal(t, strings.HasSuffix(m.text, "other"), s.tell(m.text, m.from), "somebody waits")
+		require.Equal(t, m.woken, n.woken, "%+v", m)
+	}
+	require.NotNil(t, n.later, "one is enough to look a little later")
+	require.False(t, n.looks)
+	n.later.Stop()
+}
+
+// A release that comes between a refusal and the beginning of the list would be
+// waited for in vain.
+func TestAMessageThatComesBeforeTheListIsNotMissed(t *testing.T) {
+	s, _ := lists(t, 0)
+	s.locker.instances = make([]*instance, 3)
+	join := func(start time.Time) bool {
+		w := s.join(t.Context(), &request{resource: "r", start: start}, true, nil)
+		woken := s.of["r"].woken
+		require.True(t, s.leave(w))
+		return woken
+	}
+	start := s.locker.now()
+	require.False(t, join(start))
+	require.True(t, s.tell("now A r", 0), "nobody waits")
+	require.True(t, join(start))
+	require.False(t, join(start), "that is over")
+	s.tell("now B r", 0)
+	require.False(t, join(s.locker.now().Add(time.Second)), "it was released before")
+	s.hear(0, true)
+	s.hear(1, true)
+	require.True(t, join(start), "it was in no queue when it asked")
+	for i := range 2 * maxAfter {
+		s.tell(fmt.Sprint("now C ", i), 0)
+	}
+	require.LessOrEqual(t, len(s.missed), maxAfter+1)
+}
+
+// The queue of a resource is a key, which no other resource may have.
+func TestNoResourceHasTheShapeOfAQueue(t *testing.T) {
 	t.Parallel()
-	servers := redistest.StartN(t, 3)
-	l, holder := opened(t, redistest.Addrs(servers), unhurried), opened(t, redistest.Addrs(servers))
-	_, err := holder.TryAcquire(t.Context(), "r", time.Minute)
-	require.NoError(t, err)
-	for _, s := range servers {
-		eventually(t, func() bool { return s.MustDo(t, "EXISTS", "r") == int64(1) }, "it is granted everywhere")
+	l := opened(t, redistest.Addrs(redistest.StartN(t, 1)), WithKeyPrefix("lock:"))
+	for _, resource := range []string{"{}:waiting", "r{}:waiting"} {
+		requireNoLock(t, l, t.Context(), resource, time.Second, "has the shape of a key of those that wait")
 	}
-	got := waiterOn(t, l, "r")
-	listening(t, l, "r")
-	tells := func(i int, message string) {
-		eventually(t, func() bool { return servers[i].MustDo(t, "PUBLISH", "r", message) != int64(0) }, "it listens to %d", i)
-	}
-	tells(2, "1 SOMEBODY FIRST")
-	tells(0, "1 SOMEBODY SECOND")
-	listening(t, l, "r") // it has asked, if it was to
-	for _, s := range servers {
-		s.MustDo(t, "DEL", "r")
-	}
-	tells(1, "1 SOMEBODY SECOND")
-	requireAcquired(t, got)
 }

@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"reflect"
@@ -127,7 +128,7 @@ func newLocker(opts []Option) (*Locker, []error) {
 		closed: make(chan struct{}),
 		left:   make(chan struct{}),
 	}
-	l.waitlists.locker, l.wakeUps = l, wakeUps()
+	l.waitlists.locker, l.name = l, rand.Text()[:8]
 	l.keeper.locker, l.keeper.wake = l, make(chan struct{}, 1)
 	l.locks.next, l.locks.prev, l.sweep = &l.locks, &l.locks, &l.locks
 	l.closing, l.shut = context.WithCancelCause(context.Background())
@@ -142,7 +143,7 @@ func newLocker(opts []Option) (*Locker, []error) {
 			errs = append(errs, err)
 		}
 	}
-	l.born, l.mark = l.now(), waitMark(l.prefix)
+	l.born, l.mark = l.now(), l.prefix+waitSuffix
 	return l, errs
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ type Locker struct {
 	tokens     *sourceGuard // nil: the quorum issues the tokens, or nobody does
 	keeper     keeper
 	waitlists  waitlists
-	wakeUps    []string
+	name       string      // of this Locker among those that wait
 	mark       string      // the key that says that somebody waits
 	dispatcher *dispatcher // nil: nobody observes
 	rounds     sync.Pool   // of *round
@@ -120,7 +121,7 @@ func (l *Locker) Acquire(ctx context.Context, resource string, ttl time.Duration
 	w := l.waitlists.join(ctx, q, false, nil)
 	if w == nil {
 		// Nobody waits here: ask.
-		if a = l.attempt(ctx, q, decided); a.lock != nil || a.final {
+		if a = l.attemptOf(ctx, q, false); a.lock != nil || a.final {
 			return l.acquired(ctx, q, a.lock, a.close(ctx))
 		}
 		w = l.waitlists.join(ctx, q, true, a.why())
@@ -187,8 +188,8 @@ func (l *Locker) checkResource(resource, key string) error {
 		return errors.New("redlock: the resource is empty")
 	case len(resource) > maxResource:
 		return fmt.Errorf("redlock: the resource has %d bytes, more than 64 KiB", len(resource))
-	case key == l.mark:
-		return fmt.Errorf("redlock: the resource %s has the shape of the key that marks waiters", quote(resource))
+	case strings.HasSuffix(key, waitSuffix):
+		return fmt.Errorf("redlock: the resource %s has the shape of a key of those that wait", quote(resource))
 	case isFenceKey(key):
 		return fmt.Errorf("redlock: the resource %s has the shape of a fence key", quote(resource))
 	case l.fenced() && l.sharded() && !canShareSlot(key):
@@ -217,15 +218,14 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 	return l.finish(ctx, q, r, goal)
 }
 
-// attemptOf is the attempt of one that waits: if others are woken with it, they are
-// told when it is granted.
-func (l *Locker) attemptOf(w *waiter) attempt {
-	r := l.begin(w.ctx, w.q)
-	r.tell = l.wakeUp(0)
-	r.lock.tells = true // instances may have said that it was granted
+// attemptOf is the attempt of one that waits: where it is refused it queues up, to be
+// told when the lock is free. It may only look, and not ask for it.
+func (l *Locker) attemptOf(ctx context.Context, q *request, look bool) attempt {
+	r := l.begin(ctx, q)
+	r.since, r.look = q.start.UnixMicro(), look
 	r.attended = true
 	r.send(r.start)
-	return l.finish(w.ctx, w.q, r, decided)
+	return l.finish(ctx, q, r, decided)
 }
 
 // begin returns a round that asks for the lock, to be sent at once.
@@ -261,7 +261,11 @@ func (l *Locker) finish(ctx context.Context, q *request, r *round, goal func(tal
 		lost := l.now()
 		a.round.linger(ctx)
 		a.lingered = elapsed(lost, l.now())
-		k.abandon(ctx, a.round)
+		if a.round.look {
+			k.phase.Store(over) // nothing was asked for
+		} else {
+			k.abandon(ctx, a.round)
+		}
 	}
 	return a
 }
@@ -278,7 +282,6 @@ func (l *Locker) decide(ctx context.Context, q *request, k *Lock, a attempt) att
 	for i, v := range r.votes {
 		if v == granted {
 			grants |= 1 << i
-			k.listeners = max(k.listeners, r.leases[i]-1) // but for ourselves
 		}
 	}
 	r.mu.Unlock()

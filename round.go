@@ -27,7 +27,9 @@ type round struct {
 	ttl     int64     // of the lock key, in ms
 	keep    int64     // of the fence key, in ms
 	shorter bool      // of an extend: it brings the expiry nearer
-	tell    *string   // of a release: the message that wakes who waits elsewhere; of an acquire: it is to tell them that it was granted
+	tell    bool      // of a release: it wakes who waits elsewhere
+	since   int64     // of an acquire: since when its caller waits, in µs of the wall clock; 0 if it does not
+	look    bool      // of an acquire: it only looks whether the lock is held
 	next    *Lock     // of a release: who is handed the resource; while that one wants it, nobody is told
 	token   uint64    // the seed of an acquire, else the fencing token
 	ctx     context.Context
@@ -73,7 +75,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 			r.took = make([]time.Duration, n)
 		}
 	}
-	r.op, r.lock, r.ctx, r.shorter, r.tell, r.next = op, lock, ctx, false, nil, nil
+	r.op, r.lock, r.ctx, r.shorter, r.tell, r.since, r.look, r.next = op, lock, ctx, false, false, 0, false, nil
 	r.tally = tally{n: len(l.instances)}
 	clear(r.votes)
 	clear(r.fences)
@@ -341,7 +343,7 @@ func (r *round) quorumError(sentinel error) *QuorumError {
 	}
 	e := &QuorumError{
 		Op: op.String(), Resource: r.lock.resource, Instances: r.tally.n, Needed: r.tally.quorum(),
-		Granted: r.tally.granted, Refused: r.tally.refused, reason: sentinel,
+		Granted: r.tally.granted, Refused: r.tally.refused, reason: sentinel, held: r.oneHolderLocked(), vacant: len(r.absentLocked()) >= r.tally.quorum(),
 	}
 	var errs []error
 	for i, v := range r.votes {
@@ -362,6 +364,23 @@ func (r *round) quorumError(sentinel error) *QuorumError {
 		e.Errs = &multierror.Error{Errors: errs, ErrorFormat: oneLine}
 	}
 	return e
+}
+
+// oneHolderLocked reports whether a quorum refused for one grant of another's: their
+// fences are the same, as a grant leaves them.
+func (r *round) oneHolderLocked() bool {
+	for i, v := range r.votes {
+		same := 0
+		for j, f := range r.fences {
+			if v == refused && r.votes[j] == refused && f == r.fences[i] && f > 0 {
+				same++
+			}
+		}
+		if same >= r.tally.quorum() {
+			return true
+		}
+	}
+	return false
 }
 
 // lostReasonLocked tells how a lock that was refused was lost.

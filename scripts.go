@@ -45,10 +45,14 @@ func (o op) prolongs() bool { return o == opExtend || o == opHeal }
 // variables because an argument that is a pointer is not boxed.
 var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
 
-// woken is the letter of an acquire of one that was woken.
-var woken = "w"
+// The letters of one that waits: of an acquire that queues up where it is refused, and
+// of a look at the lock, which queues up anyway.
+var waits, looks = "w", "q"
 
 var yes, no, blank = "1", "0", ""
+
+// hedged tells a release to wake a second one, too.
+var hedged = "2"
 
 func flag(b bool) *string {
 	if b {
@@ -69,14 +73,18 @@ func (r *round) appendKeys(args []any) []any {
 // size returns about how many bytes r's operation takes in a batch.
 func (r *round) size() int { return 128 + len(r.lock.key) + len(r.lock.fence) }
 
-// appendArgs appends the ARGV of r's operation. mute says that the instance lets
-// nobody publish.
-func (r *round) appendArgs(args []any, mute bool) []any {
-	letter := &letters[r.op]
-	if r.op == opAcquire && r.tell != nil && !mute {
-		letter = &woken
+// appendArgs appends the ARGV of r's operation for in; nil where nobody can be told.
+func (r *round) appendArgs(args []any, in *instance) []any {
+	hears := in != nil && in.ear.hears.Load()
+	switch {
+	case r.look && hears:
+		return append(args, &looks, &r.since)
+	case r.look:
+		return append(args, &looks, &no)
+	case r.op == opAcquire && r.since != 0 && hears:
+		return append(args, &waits, &r.lock.owner, &r.ttl, &r.keep, &r.token, &r.since)
 	}
-	args = append(args, letter, &r.lock.owner)
+	args = append(args, &letters[r.op], &r.lock.owner)
 	switch r.op {
 	case opAcquire, opHeal:
 		args = append(args, &r.ttl, &r.keep, &r.token)
@@ -85,10 +93,14 @@ func (r *round) appendArgs(args []any, mute bool) []any {
 	case opRaise:
 		args = append(args, &r.token)
 	case opRelease:
-		if mute || r.tell == nil || r.next != nil && r.next.phase.Load() != over {
-			return append(args, &no)
+		switch {
+		case in == nil, !r.tell, r.next != nil && r.next.phase.Load() != over:
+			args = append(args, &no)
+		case in.index == int(r.lock.owner[0])%len(r.votes):
+			args = append(args, &hedged)
+		default:
+			args = append(args, &yes)
 		}
-		args = append(args, r.tell)
 	}
 	return args
 }
@@ -106,7 +118,7 @@ func cutNumber(reply string) (n uint64, lines string, err error) {
 type answer struct {
 	vote  vote
 	fence uint64 // granted or refused: the instance's fence value
-	lease int64  // how many a release or a woken one has told, -1: not known. In ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
+	lease int64  // how many a release has told, -1: not known. In ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
 	err   error  // refused or failed: why
 }
 
@@ -131,7 +143,7 @@ func parseAnswer(line string) answer {
 		if rest == "" {
 			return answer{vote: granted, err: errMute}
 		}
-	case "e", "w":
+	case "e":
 		if fence, number, ok := twoNumbers(rest); ok {
 			return answer{vote: granted, fence: fence, lease: number}
 		}

@@ -205,7 +205,7 @@ func (o operation) letter() string { return o.args[0] }
 // eval runs ops as one batch.
 func (b backend) eval(ctx context.Context, fenced bool, ops ...operation) ([]string, error) {
 	var keys []string
-	args := []any{"0", "", batchNumber}
+	args := []any{"0", "", batchNumber, ""}
 	if fenced {
 		args[0] = "1"
 	}
@@ -853,7 +853,7 @@ func TestRoundsSpeakTheBatchFormat(t *testing.T) {
 			for _, key := range r.appendKeys(nil) {
 				keys = append(keys, *key.(*string))
 			}
-			for _, arg := range r.appendArgs(nil, false) {
+			for _, arg := range r.appendArgs(nil, nil) {
 				switch arg := arg.(type) {
 				case *string:
 					args = append(args, *arg)
@@ -1257,4 +1257,144 @@ func FuzzParseAnswer(f *testing.F) {
 
 func TestOperationsHaveNames(t *testing.T) {
 	require.Equal(t, "acquire raise extend heal release", fmt.Sprint(opAcquire, opRaise, opExtend, opHeal, opRelease))
+}
+
+// What the script says of those that wait, as a Locker would have it.
+
+func (b backend) waiting(t *testing.T, me string, ops ...operation) []string {
+	t.Helper()
+	var keys []string
+	args := []any{"0", "p" + waitSuffix, batchNumber, me}
+	for _, o := range ops {
+		keys = append(keys, o.lock)
+		for _, arg := range o.args {
+			args = append(args, arg)
+		}
+	}
+	reply, err := batchScript.Run(t.Context(), b, keys, args...).Text()
+	require.NoError(t, err)
+	return strings.Split(reply, "\n")[1:]
+}
+
+func (p pair) wait(owner string, since int64) operation {
+	o := p.acquire(owner, ttlMS, keepMS, decimal(seed))
+	o.args[0] = "w"
+	o.args = append(o.args, strconv.FormatInt(since, 10))
+	return o
+}
+
+func (p pair) peek(since string) operation { return operation{p, []string{"q", since}} }
+
+func (p pair) tell(owner, tell string) operation { return operation{p, []string{"d", owner, tell}} }
+
+func TestTheQueueIsInTheOrderOfWaitingAndBounded(t *testing.T) {
+	b := connect(t, redistest.Start(t).Addr(), "")
+	p := pairOf("r")
+	since := int64(1_700_000_000_000_000)
+	line := func(n int) string { return fmt.Sprintf("%d LOCKER%02d\n", since+int64(n), n) }
+	stand := func(n int) string {
+		lines := b.waiting(t, fmt.Sprintf("LOCKER%02d", n), p.wait(own+strconv.Itoa(n), since+int64(n)))
+		return lines[0]
+	}
+	queue := func() string {
+		s, _ := b.command(t, "GET", p.lock+waitSuffix).(string)
+		return s
+	}
+	require.Equal(t, "g 0", stand(0), "who gets it does not wait")
+	require.Empty(t, queue())
+	require.Nil(t, b.command(t, "GET", "p"+waitSuffix))
+	for _, n := range []int{3, 1, 2, 3, 5, 4} {
+		require.Regexp(t, "^r 0 ", stand(n))
+	}
+	require.Equal(t, line(1)+line(2)+line(3)+line(4)+line(5), queue())
+	require.Equal(t, "1", b.command(t, "GET", "p"+waitSuffix))
+	for _, key := range []string{p.lock + waitSuffix, "p" + waitSuffix} {
+		left, _ := b.command(t, "PTTL", key).(int64)
+		require.InDelta(t, 2000, left, 1000)
+	}
+	for n := 99; n > 20; n-- {
+		stand(n)
+	}
+	q := queue()
+	require.Len(t, q, 64*26)
+	require.True(t, strings.HasPrefix(q, line(1)+line(2)+line(3)+line(4)+line(5)+line(21)))
+	require.True(t, strings.HasSuffix(q, line(79)))
+
+	// What is no time, or no queue, changes nothing.
+	b.waiting(t, "LOCKER00", p.peek("0"), p.wait("x", 12))
+	require.Equal(t, q, queue())
+	b.command(t, "SET", p.lock+waitSuffix, "foreign")
+	stand(1)
+	require.Equal(t, line(1), queue())
+}
+
+func TestAReleaseTellsTheFirstInTheQueue(t *testing.T) {
+	b := connect(t, redistest.Start(t).Addr(), "")
+	p := pairOf("r")
+	since := strconv.FormatInt(1_700_000_000_000_000, 10)
+	const holder = "HOLDERSLOCK"
+	names := []string{"LOCKER-A", "LOCKER-B", "LOCKER-C", "LOCKER-D"}
+	queue := func() (names string) {
+		s, _ := b.command(t, "GET", p.lock+waitSuffix).(string)
+		for i := 0; i < len(s); i += 26 {
+			names += s[i+24 : i+25]
+		}
+		return names
+	}
+	for _, c := range []struct {
+		name      string
+		listening string // of those in the queue
+		release   string
+		answer    string
+		messages  []string // who: what
+		left      string
+	}{
+		{"wakes the first", "ABCD", "1", "g 1", []string{"A now"}, "BCD"},
+		{"wakes the second later", "ABCD", "2", "g 1", []string{"A now", "B later"}, "BCD"},
+		{"wakes nobody", "ABCD", "0", "g 0", nil, "ABCD"},
+		{"passes over those that do not listen", "BD", "2", "g 1", []string{"B now"}, "CD"},
+		{"finds nobody", "", "1", "g 0", nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b.flush(t)
+			require.Equal(t, []string{"g 0"}, b.waiting(t, "HOLDER--", p.acquire(holder, ttlMS, keepMS, decimal(seed))))
+			for _, name := range names {
+				require.Regexp(t, "^r 0 ", b.waiting(t, name, p.peek(since))[0])
+			}
+			// The holder's Locker had to wait, too; the lock is for others first.
+			b.waiting(t, "HOLDER--", p.peek("1600000000000000"))
+			channels := []string{"p" + waitSuffix + ":HOLDER--"}
+			for _, who := range c.listening {
+				channels = append(channels, "p"+waitSuffix+":LOCKER-"+string(who))
+			}
+			client := redis.NewClient(&redis.Options{Addr: b.Options().Addr})
+			defer client.Close()
+			sub := client.Subscribe(t.Context(), append(channels, "end")...)
+			defer sub.Close()
+			for range len(channels) + 1 {
+				_, err := sub.Receive(t.Context())
+				require.NoError(t, err)
+			}
+			require.Equal(t, []string{c.answer}, b.waiting(t, "HOLDER--", p.tell(holder, c.release)))
+			b.command(t, "PUBLISH", "end", "")
+			var messages []string
+			for {
+				m, err := sub.ReceiveMessage(t.Context())
+				require.NoError(t, err)
+				if m.Channel == "end" {
+					break
+				}
+				kind, release, key := readMessage(m.Payload)
+				require.Equal(t, holder[:8], release)
+				require.Equal(t, p.lock, key)
+				messages = append(messages, m.Channel[len(m.Channel)-1:]+" "+kind)
+			}
+			require.Equal(t, c.messages, messages)
+			if c.release == "0" {
+				require.Equal(t, "-"+c.left, queue())
+			} else {
+				require.Equal(t, c.left, queue())
+			}
+		})
+	}
 }

@@ -22,7 +22,7 @@ func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
 		if r != nil {
 			a = l.finish(w.ctx, w.q, r, decided)
 		} else {
-			a = l.attemptOf(w)
+			a = l.attemptOf(w.ctx, w.q, w.looks)
 		}
 		if a.lock != nil || a.final {
 			l.waitlists.concluded(w, a.lock, nil)
@@ -44,7 +44,7 @@ func (l *Locker) wait(w *waiter, last attempt) (*Lock, error) {
 // until w is to send one of its own. It reports whether there is to be another
 // round.
 func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool) {
-	delay, slow := l.delay(last, n)
+	delay, slow, free := l.delay(last, n)
 	begin := l.now()
 	timer := time.NewTimer(never)
 	defer timer.Stop()
@@ -55,7 +55,7 @@ func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool
 			return nil, false
 		}
 		past := elapsed(begin, now)
-		wait := l.waitlists.ask(w, now, delay-past, slow-past)
+		wait := l.waitlists.ask(w, now, delay-past, slow-past, free)
 		if wait <= 0 {
 			return nil, true
 		}
@@ -105,18 +105,20 @@ const (
 )
 
 // delay returns how long to wait after round n, which was last; and how long for
-// one that is told of releases.
-func (l *Locker) delay(last *attempt, n int) (delay, slow time.Duration) {
+// one that is told of releases. It reports whether the leases in the way have run out
+// then.
+func (l *Locker) delay(last *attempt, n int) (delay, slow time.Duration, free bool) {
 	if last.round == nil {
-		return 0, 0
+		return 0, 0, false
 	}
 	delay = backoff(n, l.retryMin, l.retryMax, l.jitter)
 	slow = min(slowPoll*(l.retryMax/2+l.jitter(l.retryMax)), maxSlowPoll)
-	if free, ok := last.round.freeIn(); ok {
-		free += l.jitter(l.retryMin)
-		delay, slow = min(delay, free), min(slow, free)
+	if end, ok := last.round.freeIn(); ok {
+		end += l.jitter(l.retryMin)
+		free = end <= slow
+		delay, slow = min(delay, end), min(slow, end)
 	}
-	return max(delay-last.lingered, 0), max(slow-last.lingered, 0)
+	return max(delay-last.lingered, 0), max(slow-last.lingered, 0), free
 }
 
 // backoff returns the pause after round n, counted from 0: random, between least

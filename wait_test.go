@@ -186,7 +186,7 @@ func TestARefusalWithoutALeaseIsNoReasonToHurry(t *testing.T) {
 // all its instances refused, with this lease.
 func waiting(lease int64) (*Locker, *attempt) {
 	l := &Locker{config: defaults()}
-	l.waitlists.locker, l.wakeUps = l, wakeUps()
+	l.waitlists.locker = l
 	l.closing, l.shut = context.WithCancelCause(context.Background())
 	r := &round{locker: l, votes: ballot{refused, refused, refused}, leases: []int64{lease, lease, lease}}
 	r.tally = ballot(r.votes).tally()

@@ -24,9 +24,13 @@ const (
 	maxRunTime = 50 * time.Millisecond
 	yieldTime  = 3 * time.Millisecond
 
-	// Those that a message wakes ask at random times, one in so much time, so that
-	// the first one can tell the others that it has the lock.
-	wakeSpread = time.Millisecond
+	// One that is told by too few asks after so long all the same: the others may not
+	// be heard.
+	doubtTime = 10 * time.Millisecond
+
+	// So does the second in the queue, as the first one may not run. While it does, that
+	// is in vain whenever the lock is held for longer: some seven times a second at most.
+	hedgeTime = 150 * time.Millisecond
 
 	// After so many lost rounds it is taken to be held by one, and not split.
 	settledAfter = 3
@@ -34,34 +38,37 @@ const (
 
 // waitlists are those of a Locker. Where nobody waits they cost an atomic read.
 type waitlists struct {
-	locker *Locker
-	count  atomic.Int64 // of both maps
-	mu     sync.Mutex
-	of     map[string]*waitlist // by resource
-	after  map[string]time.Time // by resource that others were waiting for at its last release: until when it is theirs
+	locker  *Locker
+	count   atomic.Int64 // of both maps
+	mu      sync.Mutex
+	of      map[string]*waitlist // by resource
+	after   map[string]time.Time // by resource that others were waiting for at its last release: until when it is theirs
+	missed  map[string]time.Time // by resource: when it was said to be free, and nobody was waiting here
+	hears   uint64               // bit i: messages come from instance i
+	heardAt time.Time            // when a majority did so first
 }
 
-// maxAfter is how many resources after remembers before it forgets what is over.
+// maxAfter is how many resources after and missed remember before they forget what is
+// over.
 const maxAfter = 128
 
 // A waitlist lives as long as somebody waits in it, or has his turn.
 type waitlist struct {
-	waiters list.List // of *waiter
-	turn    *waiter   // who was handed the resource, and has not said what came of it; nil
-	holder  *Lock     // the lock that the last one got; nil if it is not known to be held here
-	run     int       // hand-overs in a row,
-	since   time.Time // and the first of them
-	yield   time.Time // others have their chance until then
-	yields  bool      // because of a release that is out
-	listens bool      // for messages of releases in other processes,
-	hears   uint64    // bit i: and they come from instance i
-	told    []string  // of each instance: its last message of a release
-	woken   bool      // a majority has told of the same: ask at once
-	free    bool      // it was left here without a hand-over: ask at once, whatever messages say that are older
-	takers  []string  // of each instance: to whom it has told that it granted the lock
-	settled bool      // a majority has granted it to the same: nobody needs to ask before the next release
-	lost    int       // rounds since the last release, to one that holds it
-	reason  error     // why the last one lost a round
+	waiters list.List   // of *waiter
+	turn    *waiter     // who was handed the resource, and has not said what came of it; nil
+	holder  *Lock       // the lock that the last one got; nil if it is not known to be held here
+	run     int         // hand-overs in a row,
+	since   time.Time   // and the first of them
+	yield   time.Time   // others have their chance until then
+	yields  bool        // because of a release that is out
+	told    []string    // of each instance: the last release that it told of
+	woken   bool        // ask at once,
+	looks   bool        // but only look: somebody else was told to ask
+	later   *time.Timer // to ask although none has; nil before the first time
+	free    bool        // it was left here without a hand-over: ask at once, whatever messages say that are older
+	settled bool        // a majority refused it for one grant of another's: its release will be told
+	lost    int         // rounds since the last release, to one that holds it
+	reason  error       // why the last one lost a round
 }
 
 // A waiter is a caller on a list.
@@ -70,7 +77,8 @@ type waiter struct {
 	q      *request
 	list   *waitlist
 	place  *list.Element // nil when it has its turn
-	asking bool          // a round of its own is out
+	asking bool          // a round of its own is out,
+	looks  bool          // which only looks
 	poke   chan struct{} // of one place: something has changed
 	turn   chan *round   // of one place: the round that a release sent for it
 }
@@ -95,7 +103,15 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason err
 	case n == nil && !begin:
 		return nil
 	case n == nil:
-		n = &waitlist{yield: yield}
+		n = &waitlist{yield: yield, looks: others}
+		// A release may have come between its refusal and now.
+		if at, ok := s.missed[q.resource]; ok {
+			delete(s.missed, q.resource)
+			n.woken = !at.Before(q.start)
+		}
+		if s.heardAt.After(q.start) {
+			n.woken = true
+		}
 		if s.of == nil {
 			s.of = map[string]*waitlist{}
 		}
@@ -105,7 +121,7 @@ func (s *waitlists) join(ctx context.Context, q *request, begin bool, reason err
 	w := &waiter{ctx: ctx, q: q, list: n, poke: make(chan struct{}, 1), turn: make(chan *round, 1)}
 	w.place = n.waiters.PushBack(w)
 	if reason != nil {
-		n.reason = reason
+		n.countLocked(reason)
 	}
 	return w
 }
@@ -138,8 +154,10 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 		n.holder = k
 	}
 	if reason != nil {
-		n.reason = reason
 		n.countLocked(reason)
+		if votes, ok := errors.AsType[*QuorumError](reason); ok && votes.vacant {
+			n.woken, n.looks, n.yield = true, false, s.locker.now().Add(s.locker.jitter(yieldTime)) // who was told is first
+		}
 	}
 	switch {
 	case reason != nil && w.place == nil:
@@ -154,16 +172,17 @@ func (s *waitlists) concluded(w *waiter, k *Lock, reason error) {
 // countLocked takes why a round was lost. Where the votes were split nobody may have
 // the lock, and then nobody's release tells those that wait.
 func (n *waitlist) countLocked(reason error) {
+	n.reason = reason
 	votes, ok := errors.AsType[*QuorumError](reason)
 	if ok && votes.Granted == 0 && votes.Refused >= votes.Needed {
 		n.lost++
+		n.settled = n.settled || votes.held
 	}
 }
 
 // forgetLocked forgets who was told to have the lock: it was released.
 func (n *waitlist) forgetLocked() {
 	n.settled, n.lost = false, 0
-	clear(n.takers)
 }
 
 // changedLocked wakes who is first on w's list now, and removes the list if nobody is
@@ -175,10 +194,8 @@ func (s *waitlists) changedLocked(w *waiter) {
 	} else if n.turn == nil {
 		delete(s.of, w.q.resource)
 		s.count.Add(-1)
-		if n.listens {
-			for _, in := range s.locker.instances {
-				in.ear.unlisten(w.q.key)
-			}
+		if n.later != nil {
+			n.later.Stop()
 		}
 	}
 }
@@ -275,19 +292,22 @@ func (s *waitlists) lockFreed(k *Lock) *waitlist {
 // their chance, nor while a lock of this process is in the way. Otherwise wait is
 // how long that takes; never if w is not the first. delay is how long it is to
 // wait, and slow if it need not ask on its own, as it is told. If it may ask, it is
-// taken to be asking.
-func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wait time.Duration) {
+// taken to be asking. Unless the lock is free then, as far as is known, it only looks.
+func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration, free bool) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := w.list
 	if w.place == nil || n.first() != w || n.turn != nil {
 		return never
 	}
+	looks := n.looks
 	switch {
-	case n.free, n.woken:
+	case n.free:
+		delay, looks = 0, false
+	case n.woken:
 		delay = 0
-	case s.majority(n.hears) && (n.settled || n.lost >= settledAfter):
-		delay = slow
+	case s.majority(s.hears) && (n.settled || n.lost >= settledAfter):
+		delay, looks = slow, looks || !free
 	}
 	wait = max(delay, n.yield.Sub(now))
 	if n.holder != nil {
@@ -298,21 +318,17 @@ func (s *waitlists) ask(w *waiter, now time.Time, delay, slow time.Duration) (wa
 		}
 	}
 	if wait <= 0 {
-		w.asking, n.free, n.woken = true, false, false
-	} else if !n.listens && n.holder == nil {
-		s.listenLocked(n, w.q.key)
-	}
-	return wait
-}
-
-// listenLocked wants to be told of releases in other processes.
-func (s *waitlists) listenLocked(n *waitlist, key string) {
-	n.listens = true
-	for i, in := range s.locker.instances {
-		if in.ear.listen(key) {
-			n.hears |= 1 << i
+		w.asking, w.looks = true, looks
+		n.free, n.woken, n.looks = false, false, false
+		if n.later != nil {
+			n.later.Stop()
+		}
+	} else if n.holder == nil {
+		for _, in := range s.locker.instances {
+			in.ear.listenLocked()
 		}
 	}
+	return wait
 }
 
 // remember notes that a resource was released to others.
@@ -320,71 +336,68 @@ func (s *waitlists) remember(resource string, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := len(s.after)
-	if s.after == nil {
-		s.after = map[string]time.Time{}
-	}
-	if before >= maxAfter {
-		now := s.locker.now()
-		maps.DeleteFunc(s.after, func(_ string, until time.Time) bool { return until.Before(now) })
-	}
-	s.after[resource] = until
+	s.noteLocked(&s.after, resource, until)
 	s.count.Add(int64(len(s.after) - before))
+}
+
+// noteLocked notes a time in one of the maps that forget what is over.
+func (s *waitlists) noteLocked(m *map[string]time.Time, resource string, at time.Time) {
+	if *m == nil {
+		*m = map[string]time.Time{}
+	}
+	if len(*m) >= maxAfter {
+		now := s.locker.now()
+		maps.DeleteFunc(*m, func(_ string, at time.Time) bool { return at.Before(now) })
+	}
+	(*m)[resource] = at
 }
 
 func (s *waitlists) majority(set uint64) bool {
 	return bits.OnesCount64(set) >= quorumOf(len(s.locker.instances))
 }
 
-// byKey returns the list for a lock key.
-func (s *waitlists) byKeyLocked(key string) *waitlist {
-	return s.of[strings.TrimPrefix(key, s.locker.prefix)]
-}
-
-// hear notes whether messages on the channel of a lock key come from instance i.
-// When they come from a majority for the first time, one may have been missed.
-func (s *waitlists) hear(key string, i int, on bool) {
+// hear notes whether messages come from instance i. When they come from a majority for
+// the first time, those that wait are in no queue yet.
+func (s *waitlists) hear(i int, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.byKeyLocked(key)
-	if n == nil {
-		return
-	}
-	was := s.majority(n.hears)
+	was := s.majority(s.hears)
 	if !on {
-		n.hears &^= 1 << i
+		s.hears &^= 1 << i
 		return
 	}
-	n.hears |= 1 << i
-	if !was && s.majority(n.hears) {
-		s.wakeLocked(n, 0)
+	s.hears |= 1 << i
+	if !was && s.majority(s.hears) {
+		s.heardAt = s.locker.now()
+		for _, n := range s.of {
+			n.wakeLocked(true)
+		}
 	}
 }
 
-// tell takes the message of instance i on a lock key: that it was granted, and to
-// whom; otherwise, that it was released.
-func (s *waitlists) tell(key, message string, i int) {
+// tell takes a message of instance i. It reports whether that is lost on us, as nobody
+// waits here: the next in the queue is to be told.
+func (s *waitlists) tell(message string, i int) (lost bool) {
+	kind, release, key := readMessage(message)
+	resource := strings.TrimPrefix(key, s.locker.prefix)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.byKeyLocked(key)
-	if n == nil {
-		return
-	}
-	if strings.HasPrefix(message, takenBy) {
-		// Grants to several that asked at once are a split vote: nobody has it then.
-		if s.majoritySaysLocked(&n.takers, message, i) {
-			n.woken, n.settled = false, true
-		}
-		return
-	}
-	listeners, own := s.locker.readWakeUp(message)
-	if own {
-		return // whoever released it here knows
-	}
-	if s.majoritySaysLocked(&n.told, message, i) {
+	n := s.of[resource]
+	switch {
+	case n == nil && kind == askNow:
+		s.noteLocked(&s.missed, resource, s.locker.now())
+		return true
+	case n == nil:
+	case kind == askNow && s.majoritySaysLocked(&n.told, release, i):
 		clear(n.told)
 		n.forgetLocked()
-		s.wakeLocked(n, time.Duration(listeners-1)*wakeSpread)
+		n.wakeLocked(false)
+	case kind == askNow:
+		s.wakeInLocked(n, doubtTime)
+	case kind == askLater:
+		s.wakeInLocked(n, hedgeTime)
 	}
+	return false
 }
 
 // majoritySaysLocked notes the message of instance i, and reports whether it is the
@@ -403,13 +416,25 @@ func (s *waitlists) majoritySaysLocked(last *[]string, message string, i int) bo
 	return s.majority(same)
 }
 
-// wakeLocked has the first one ask, within spread.
-func (s *waitlists) wakeLocked(n *waitlist, spread time.Duration) {
-	n.woken = true
-	n.yield = s.locker.now().Add(s.locker.jitter(spread + 1))
+// wakeLocked has the first one ask, or look, at once.
+func (n *waitlist) wakeLocked(look bool) {
+	n.woken, n.looks, n.yield = true, look, time.Time{}
 	if w := n.first(); w != nil {
 		w.wake()
 	}
+}
+
+// wakeInLocked has the first one look in d, unless it asks before.
+func (s *waitlists) wakeInLocked(n *waitlist, d time.Duration) {
+	if n.later != nil {
+		n.later.Reset(d)
+		return
+	}
+	n.later = time.AfterFunc(d, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n.wakeLocked(true)
+	})
 }
 
 // released takes what came of the release of k, which others were to be told of:
@@ -429,7 +454,7 @@ func (s *waitlists) released(k *Lock, others bool, took time.Duration) {
 	}
 	n.yields, n.yield = false, time.Time{}
 	if others {
-		n.yield = yield
+		n.yield, n.free, n.woken, n.looks = yield, false, true, true
 	}
 	if w := n.first(); w != nil {
 		w.wake()

@@ -483,7 +483,7 @@ func settledFor(l *Locker, resource string) bool {
 	l.waitlists.mu.Lock()
 	defer l.waitlists.mu.Unlock()
 	n := l.waitlists.of[resource]
-	return n != nil && l.waitlists.majority(n.hears) && (n.settled || n.lost >= settledAfter) && !n.free && !n.woken && n.first() != nil && !n.first().asking
+	return n != nil && l.waitlists.majority(l.waitlists.hears) && (n.settled || n.lost >= settledAfter) && !n.free && !n.woken && n.first() != nil && !n.first().asking
 }
 
 // The lock of a waiter is as long as it asked for, whatever the one before had.
@@ -823,15 +823,15 @@ func TestARunOfHandOversEndsByCountAndByTime(t *testing.T) {
 			}
 			require.Equal(t, c.run, n, "run %d of holders that take %v", run, c.each)
 			first := s.of["r"].first()
-			wait := s.ask(first, now, 0, 0)
+			wait := s.ask(first, now, 0, 0, false)
 			require.Positive(t, wait, "others are to have their chance")
 			require.Less(t, wait, 2*yieldTime)
 			s.released(k, run == 2, 0)
 			if run == 2 {
-				require.Positive(t, s.ask(first, s.locker.now(), 0, 0), "others wait")
+				require.Positive(t, s.ask(first, s.locker.now(), 0, 0, false), "others wait")
 				continue
 			}
-			require.LessOrEqual(t, s.ask(first, now, 0, 0), time.Duration(0), "nobody else waits")
+			require.LessOrEqual(t, s.ask(first, now, 0, 0, false), time.Duration(0), "nobody else waits")
 			s.concluded(first, k, nil)
 		}
 	}
@@ -848,7 +848,7 @@ func TestATurnGoesToTheFirstWhoseContextLives(t *testing.T) {
 	require.Nil(t, s.next(k, s.locker.now()), "one turn at a time")
 	require.False(t, s.leave(waiters[2]), "it has its turn")
 	for _, i := range []int{0, 1, 3} {
-		require.Equal(t, never, s.ask(waiters[i], s.locker.now(), 0, 0), "nobody asks while somebody has its turn")
+		require.Equal(t, never, s.ask(waiters[i], s.locker.now(), 0, 0, false), "nobody asks while somebody has its turn")
 	}
 	// It did not get the lock: it is the first again.
 	s.concluded(waiters[2], nil, ErrTaken)
@@ -867,9 +867,9 @@ func TestOnlyTheFirstOfThoseThatWaitAsks(t *testing.T) {
 	s, waiters := lists(t, 3)
 	for i, w := range waiters {
 		for _, other := range waiters[i+1:] {
-			require.Equal(t, never, s.ask(other, s.locker.now(), 0, 0))
+			require.Equal(t, never, s.ask(other, s.locker.now(), 0, 0, true))
 		}
-		require.LessOrEqual(t, s.ask(w, s.locker.now(), 0, 0), time.Duration(0))
+		require.LessOrEqual(t, s.ask(w, s.locker.now(), 0, 0, true), time.Duration(0))
 		require.True(t, s.leave(w))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net"
 	"os"
 	"os/exec"
@@ -48,16 +49,8 @@ func listensTo(t *testing.T, l *Locker, resource string) {
 		// vote: one that waits goes on asking then.
 		votes, _ := errors.AsType[*QuorumError](n.reason)
 		knows := n.settled || n.lost >= settledAfter || votes != nil && votes.Granted > 0
-		return len(l.instances) == heardOf(n) && knows && !n.free && !n.woken && n.first() != nil && !n.first().asking
+		return len(l.instances) == bits.OnesCount64(l.waitlists.hears) && knows && !n.free && !n.woken && n.first() != nil && !n.first().asking
 	}, "it listens")
-}
-
-// heardOf returns from how many instances messages come.
-func heardOf(n *waitlist) (count int) {
-	for i := range 64 {
-		count += int(n.hears >> i & 1)
-	}
-	return count
 }
 
 func TestAReleaseWakesWhoWaitsElsewhere(t *testing.T) {
@@ -202,7 +195,7 @@ func lostRounds(l *Locker) int {
 }
 
 // An instance that refused to publish is not asked to again: each refusal is an entry
-// in its log. It may be a release that finds it out, or one who was woken.
+// in its log.
 func TestWhatMayNotPublishIsToldOnce(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
@@ -211,17 +204,13 @@ func TestWhatMayNotPublishIsToldOnce(t *testing.T) {
 		s.MustDo(t, "ACL", "SETUSER", "app", "on", ">s3cret", "~*", "+set", "+get", "+del", "+pttl", "+pexpire", "+eval", "+evalsha")
 		endpoints = append(endpoints, "redis://app:s3cret@"+s.Addr())
 	}
-	occupier := opened(t, redistest.Addrs(servers), patient)
-	l := opened(t, endpoints, WithRetryDelay(time.Millisecond, 10*time.Millisecond))
-	k, err := occupier.Acquire(t.Context(), "r", time.Minute)
-	require.NoError(t, err)
-	c := queueUp(t.Context(), t, l, time.Minute)
-	require.NoError(t, k.Release(t.Context()))
-	require.NoError(t, c.gets().Release(t.Context())) // it waited, and so it has a message for those that were woken with it
+	quick := WithRetryDelay(time.Millisecond, 10*time.Millisecond)
+	ours, theirs := opened(t, endpoints, quick), opened(t, redistest.Addrs(servers), quick)
 	for range 20 {
-		k, err := l.Acquire(t.Context(), "r", time.Minute)
+		k, err := ours.Acquire(t.Context(), "r", time.Minute)
 		require.NoError(t, err)
-		c := queueUp(t.Context(), t, l, time.Minute)
+		c := queueUp(t.Context(), t, theirs, time.Minute)
+		inQueue(t, servers, "r", theirs)
 		require.NoError(t, k.Release(t.Context()))
 		require.NoError(t, c.gets().Release(t.Context()))
 	}
@@ -229,6 +218,25 @@ func TestWhatMayNotPublishIsToldOnce(t *testing.T) {
 		log := fmt.Sprint(s.MustDo(t, "ACL", "LOG"))
 		require.Contains(t, log, "count 1 reason command context lua object publish")
 		require.Equal(t, 1, strings.Count(log, "object publish"), log)
+	}
+}
+
+// inQueue waits until these are in the queue for resource everywhere, in this order.
+func inQueue(t *testing.T, servers []*redistest.Server, resource string, lockers ...*Locker) {
+	t.Helper()
+	for _, s := range servers {
+		eventually(t, func() bool {
+			q, _ := s.MustDo(t, "GET", resource+waitSuffix).(string)
+			if len(q) != 26*len(lockers) {
+				return false
+			}
+			for i, l := range lockers {
+				if q[26*i+16:26*(i+1)] != " "+l.name+"\n" {
+					return false
+				}
+			}
+			return true
+		}, "they are in the queue")
 	}
 }
 
@@ -249,9 +257,10 @@ func TestSubscriptionsAreMadeAgainAfterARestart(t *testing.T) {
 		}
 	}
 	for _, s := range servers {
-		eventually(t, func() bool { return subscribers(t, s, "r") == 1 }, "it listens again")
+		eventually(t, func() bool { return subscribers(t, s, theirs.channel()) == 1 }, "it listens again")
 	}
 	listensTo(t, theirs, "r")
+	inQueue(t, servers, "r", theirs)
 	// Our own connections are new, too.
 	eventually(t, func() bool { _, err := ours.TryAcquire(t.Context(), "other", time.Minute); return err == nil }, "they are there")
 	start := time.Now()
@@ -260,46 +269,198 @@ func TestSubscriptionsAreMadeAgainAfterARestart(t *testing.T) {
 	require.Less(t, time.Since(start), atOnce)
 }
 
-// Nobody listens for what nobody has waited for in a while; the next one that waits
-// soon need not subscribe again.
-func TestIdleSubscriptionsEnd(t *testing.T) {
+// Of those that wait in other processes, a release wakes the one that has waited
+// longest, by their clocks, and leaves the others alone.
+func TestAReleaseWakesWhoHasWaitedLongest(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
+	endpoints := redistest.Addrs(servers)
+	ours := opened(t, endpoints, patient)
 	var clock shiftedClock
-	ours, theirs := opened(t, redistest.Addrs(servers), patient), opened(t, redistest.Addrs(servers), patient, clock.option)
-	look := func() {
-		for _, in := range theirs.instances {
-			in.ear.signal()
-		}
-	}
-	wait := func() {
-		k, err := ours.Acquire(t.Context(), "r", time.Minute)
+	clock.set(-time.Minute)
+	second, third, first := opened(t, endpoints, patient), opened(t, endpoints, patient), opened(t, endpoints, patient, clock.option)
+	var messages [3][]string // to each
+	var pubsubs []*redis.PubSub
+	for _, l := range []*Locker{first, second, third} {
+		client := redis.NewClient(&redis.Options{Addr: servers[0].Addr()})
+		defer client.Close()
+		p := client.Subscribe(t.Context(), l.channel())
+		defer p.Close()
+		_, err := p.Receive(t.Context())
 		require.NoError(t, err)
-		c := queueUp(t.Context(), t, theirs, time.Minute)
-		listensTo(t, theirs, "r")
-		look()
+		pubsubs = append(pubsubs, p)
+	}
+	k, err := ours.Acquire(t.Context(), "r", time.Minute)
+	require.NoError(t, err)
+	var calls []*call
+	for _, l := range []*Locker{second, third, first} {
+		calls = append(calls, queueUp(t.Context(), t, l, time.Minute))
+		listensTo(t, l, "r")
+	}
+	inQueue(t, servers, "r", first, second, third)
+	for _, c := range []*call{calls[2], calls[0], calls[1]} {
+		start := time.Now()
 		require.NoError(t, k.Release(t.Context()))
-		require.NoError(t, c.gets().Release(t.Context()))
+		k = c.gets()
+		require.Less(t, time.Since(start), atOnce)
 	}
-	wait()
-	clock.set(listenOn - time.Second)
-	look()
-	wait() // which counts anew
-	clock.set(listenOn + time.Second)
-	look()
-	warmUp(t, theirs)
-	for i := range servers {
-		eventually(t, func() bool { return len(theirs.instances[i].ear.wake) == 0 }, "it has looked")
-		require.True(t, theirs.instances[i].ear.listens("r"))
+	require.NoError(t, k.Release(t.Context()))
+	for i, p := range pubsubs {
+		servers[0].MustDo(t, "PUBLISH", []*Locker{first, second, third}[i].channel(), "end")
+		for {
+			m, err := p.ReceiveMessage(t.Context())
+			require.NoError(t, err)
+			if m.Payload == "end" {
+				break
+			}
+			kind, _, key := readMessage(m.Payload)
+			require.Equal(t, "r", key)
+			messages[i] = append(messages[i], kind)
+		}
+		now := slices.DeleteFunc(messages[i], func(kind string) bool { return kind == askLater })
+		require.Len(t, now, 1, "%v", messages)
 	}
-	before := subscribers(t, servers[0], "r") // ours may, too
-	clock.set(3 * listenOn)
-	look()
-	for i, s := range servers {
-		eventually(t, func() bool { return subscribers(t, s, "r") == before-1 }, "it listens no more")
-		require.False(t, theirs.instances[i].ear.listens("r"))
+}
+
+// A Locker is told on one channel, whatever it waits for.
+func TestOneSubscriptionServesAllResources(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartN(t, 3)
+	ours, theirs := opened(t, redistest.Addrs(servers), patient), opened(t, redistest.Addrs(servers), patient)
+	var got []<-chan *Lock
+	var held []*Lock
+	for i := range 5 {
+		k, err := ours.Acquire(t.Context(), fmt.Sprint(i), time.Minute)
+		require.NoError(t, err)
+		held = append(held, k)
+		got = append(got, waiterOn(t, theirs, fmt.Sprint(i)))
+		inQueue(t, servers, fmt.Sprint(i), theirs)
 	}
-	wait()
+	for _, s := range servers {
+		require.Equal(t, []any{theirs.channel()}, s.MustDo(t, "PUBSUB", "CHANNELS"))
+	}
+	start := time.Now()
+	for i, k := range held {
+		require.NoError(t, k.Release(t.Context()))
+		requireAcquired(t, got[i])
+	}
+	require.Less(t, time.Since(start), 2*atOnce)
+}
+
+// Those in the queue that are not there any more cost the next one little: a process
+// that has gone, one whose caller has given up, and one that does not go on, for which
+// the next one looks a little later.
+func TestWhoDoesNotTakeItIsPassedOver(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		count int // that are before it in the queue
+		stop  func(lockers []*Locker, cancel func(), proxies []*redistest.Proxy)
+		most  time.Duration
+	}{
+		"closed": {3, func(lockers []*Locker, _ func(), _ []*redistest.Proxy) {
+			for _, l := range lockers {
+				_ = l.Close()
+			}
+		}, atOnce},
+		"given up": {3, func(_ []*Locker, cancel func(), _ []*redistest.Proxy) { cancel() }, atOnce},
+		"hung": {1, func(_ []*Locker, _ func(), proxies []*redistest.Proxy) {
+			for _, p := range proxies {
+				p.SwallowRequests(true)
+			}
+		}, hedgeTime + atOnce},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := redistest.StartN(t, 3)
+			var endpoints []string
+			var proxies []*redistest.Proxy
+			for _, s := range servers {
+				p := redistest.NewProxy(t, s.Addr())
+				proxies = append(proxies, p)
+				endpoints = append(endpoints, p.Addr())
+			}
+			ours, second := opened(t, redistest.Addrs(servers), patient), opened(t, redistest.Addrs(servers), patient)
+			var first []*Locker
+			for range c.count {
+				to := endpoints
+				if name == "closed" {
+					to = redistest.Addrs(servers)
+				}
+				first = append(first, opened(t, to, patient))
+			}
+			k, err := ours.Acquire(t.Context(), "r", time.Minute)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			gone := make(chan error, c.count)
+			for _, l := range first {
+				go func() {
+					_, err := l.Acquire(ctx, "r", time.Minute)
+					gone <- err
+				}()
+				listensTo(t, l, "r")
+			}
+			got := waiterOn(t, second, "r")
+			listensTo(t, second, "r")
+			inQueue(t, servers, "r", append(first, second)...)
+			c.stop(first, cancel, proxies)
+			if name != "hung" {
+				for range first {
+					require.Error(t, <-gone)
+				}
+			}
+			if name == "closed" {
+				for _, s := range servers {
+					for _, l := range first {
+						eventually(t, func() bool { return subscribers(t, s, l.channel()) == 0 }, "it listens no more")
+					}
+				}
+			}
+			start := time.Now()
+			require.NoError(t, k.Release(t.Context()))
+			next := <-got
+			require.Less(t, time.Since(start), c.most)
+			require.NoError(t, next.Release(t.Context()))
+			if name == "hung" {
+				cancel()
+				require.Error(t, <-gone)
+				for _, p := range proxies {
+					p.SwallowRequests(false)
+				}
+			}
+		})
+	}
+}
+
+// Who is told of releases only looks now and then: it asks for nothing that would have
+// to be released.
+func TestWhoIsToldOfReleasesOnlyLooks(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartN(t, 3)
+	var rounds atomic.Int32
+	observer := WithObserver(Observer{Round: func(e RoundEvent) {
+		if e.Op != "acquire" {
+			rounds.Add(1)
+		}
+	}})
+	ours := opened(t, redistest.Addrs(servers))
+	theirs := opened(t, redistest.Addrs(servers), observer, WithRetryDelay(time.Millisecond, 4*time.Millisecond))
+	k, err := ours.Acquire(t.Context(), "r", time.Minute)
+	require.NoError(t, err)
+	got := waiterOn(t, theirs, "r")
+	listensTo(t, theirs, "r")
+	inQueue(t, servers, "r", theirs)
+	before := rounds.Load()
+	for _, s := range servers {
+		s.MustDo(t, "DEL", "r"+waitSuffix)
+	}
+	inQueue(t, servers, "r", theirs) // it has looked
+	require.Equal(t, before, rounds.Load(), "nothing was released")
+	for _, s := range servers {
+		s.MustDo(t, "DEL", "r") // and nobody says so
+	}
+	requireAcquired(t, got)
+	require.ErrorIs(t, k.Extend(t.Context(), time.Minute), ErrLost)
 }
 
 // The lock of a holder that crashed is taken when its leases have run out, however

@@ -7,13 +7,16 @@
 -- ARGV[1]  "1" when the quorum issues fencing tokens, else "0"
 -- ARGV[2]  the key that marks that somebody waits on this instance; "" where nobody can be told
 -- ARGV[3]  the number of this batch, which the answer repeats: an answer that comes twice is not taken for another one's
+-- ARGV[4]  the name of this Locker among those that wait, 8 letters
 -- ARGV     then for each operation its letter and its arguments:
 --
 --   a owner ttl keep seed    acquire. A fresh grant counts F up, so that no two grants of one instance share a
 --                            number. A repeat, when the reply was lost, is granted again and changes nothing.
---   w owner ttl keep seed    acquire, for one that waits: leave the mark. If it is granted, publish "t" and the first
---                            letters of owner on the channel L, so that others that were woken need not ask when a
---                            majority says the same. They are too few to guess the owner from.
+--   w owner ttl keep seed since
+--                            acquire, for one that waits since then, in microseconds. If L is another owner's, queue
+--                            up here: the one who has waited longest is told first, the same on every instance.
+--   q since                  queue up for L, and do not ask for it: a look whether it is held still, which leaves
+--                            nothing to release.
 --   r owner token            raise F to token: for the owner only, and never down.
 --   e owner ttl keep token shorter
 --                            extend. An F beyond token means that somebody was granted a larger one since. Unless
@@ -21,18 +24,19 @@
 --                            must not undo a newer one.
 --   h owner ttl keep token   heal: set L again where it is absent and F is not beyond token. It is sent only
 --                            after a majority confirmed the extend of the same round.
---   d owner tell             release: delete L if it is the owner's. F stays, and so stays the order. If tell is
---                            not "0", and somebody has left the mark, publish it on the channel L to wake who waits: how
---                            many that may be, and who says so; the first letters of owner follow, so that messages of
---                            two releases are not taken for one.
+--   d owner tell             release: delete L if it is the owner's. F stays, and so stays the order. If L is free
+--                            then, and tell is not "0", tell the first Locker in the queue to ask now, and if tell
+--                            is "2" the second one to do so a little later. Who is told leaves the queue, and so
+--                            does this Locker: what it released is for others first.
+--
+-- A message names the release, by the first letters of owner, and L. They are too few to guess the owner from.
 --
 -- ttl and keep, the expiry of F, are in milliseconds; seed and token are whole
 -- numbers below 2^53, in decimal. They are sent, and ignored, without fencing.
 --
 -- Answer: one string, with the number of the batch, and then a line for each operation:
 --
---   g F        granted, with the fence value (0 without fencing); a release: with how many were told
---   w F told   granted, to one that waited: with the fence value, and how many were told (-1: nobody may be)
+--   g F        granted, with the fence value (0 without fencing); a release: 1 if somebody was told, else 0
 --   m          granted, a release: but nobody may be told
 --   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
@@ -44,9 +48,9 @@
 -- Needs the commands GET, SET, DEL, PTTL and PEXPIRE, and no other right. PUBLISH
 -- is used where it is allowed.
 
-local call, find, format = redis.pcall, string.find, string.format
-local fenced, mark = ARGV[1] == '1', ARGV[2]
-local k, a = 1, 4
+local call, find, format, sub = redis.pcall, string.find, string.format, string.sub
+local fenced, mark, me = ARGV[1] == '1', ARGV[2], ARGV[4]
+local k, a = 1, 5
 
 local function failed(reply)
   return 'f ' .. string.gsub(reply.err, '[\r\n]', ' ')
@@ -80,6 +84,13 @@ local function refusal(L, owner)
   if not holder then return 'n' end
   if type(holder) == 'table' then return failed(holder) end
   return 'x'
+end
+
+-- taken is the refusal for a lock that is another owner's.
+local function taken(L, fence)
+  local left = call('PTTL', L)
+  if type(left) == 'table' then return failed(left) end
+  return format('r %.0f %.0f', tonumber(fence), left)
 end
 
 -- keep_on sets F to token, and the expiries of L and F to ttl and keep, unless
@@ -137,9 +148,7 @@ function run.a()
   if not done then
     local answer = refusal(L, owner)
     if answer == 'x' then
-      local left = call('PTTL', L)
-      if type(left) == 'table' then return failed(left) end
-      return format('r %.0f %.0f', tonumber(text or '0'), left)
+      return taken(L, text or '0')
     end
     if answer then return answer end
     if F and not text then return 'f the fence key is gone' end
@@ -165,17 +174,82 @@ local function waited()
   return waits
 end
 
-function run.w()
-  local L, owner = KEYS[k], ARGV[a + 1]
-  local answer = run.a()
-  if mark ~= '' then
-    call('SET', mark, '1', 'PX', 2000)
-    waits = true
+-- The queue for L is one string: for each Locker that waits since when, and its
+-- name, those that wait longest first. Both have a fixed length. Who would stand
+-- beyond the end is not told, and asks now and then.
+local entry, most = 26, 64 * 26
+
+local function queue(L)
+  local q = call('GET', L .. '{}:waiting')
+  if type(q) == 'string' and #q % entry == 0 then return q end
+  return ''
+end
+
+local function set_queue(L, q)
+  if q == '' then
+    call('DEL', L .. '{}:waiting')
+  else
+    call('SET', L .. '{}:waiting', q, 'PX', 2000)
   end
-  if string.sub(answer, 1, 1) ~= 'g' then return answer end
-  local told = call('PUBLISH', L, 't ' .. string.sub(owner, 1, 8))
-  if type(told) == 'table' then told = -1 end
-  return format('w%s %.0f', string.sub(answer, 2), told)
+end
+
+local function queue_up(L, since)
+  if mark == '' or #since ~= 16 then return end
+  call('SET', mark, '1', 'PX', 2000)
+  waits = true
+  local q = queue(L)
+  if not find(q, ' ' .. me .. '\n', 1, true) then
+    local before = #q
+    while before > 0 and sub(q, before - entry + 1, before - 10) > since do before = before - entry end
+    q = sub(sub(q, 1, before) .. since .. ' ' .. me .. '\n' .. sub(q, before + 1), 1, most)
+  end
+  set_queue(L, q)
+end
+
+-- wake tells who is first in the queue for L, and listens. It returns 1, or 0 if
+-- there is nobody, or nil if nobody may be told.
+local function wake(L, owner, tell)
+  local q = queue(L)
+  if q == '' then return 0 end
+  local own = find(q, ' ' .. me .. '\n', 1, true)
+  if own then q = sub(q, 1, own - 17) .. sub(q, own + 10) end
+  local news, told = 'now ', 0
+  while q ~= '' do
+    local heard = call('PUBLISH', mark .. ':' .. sub(q, 18, 25), news .. sub(owner, 1, 8) .. ' ' .. L)
+    if type(heard) == 'table' then return nil end
+    if news == 'later ' then break end
+    q = sub(q, entry + 1) -- who does not listen has gone
+    if heard > 0 then
+      told = 1
+      if tell ~= '2' then break end
+      news = 'later '
+    end
+  end
+  set_queue(L, q)
+  return told
+end
+
+function run.w()
+  local L, since = KEYS[k], ARGV[a + 5]
+  local answer = run.a()
+  a = a + 1
+  if sub(answer, 1, 1) == 'r' then queue_up(L, since) end
+  return answer
+end
+
+function run.q()
+  local L, F, since = KEYS[k], fenced and KEYS[k + 1], ARGV[a + 1]
+  k, a = k + (F and 2 or 1), a + 2
+
+  queue_up(L, since)
+  local answer = refusal(L, '')
+  if answer ~= 'x' then return answer end
+  local n, text = 0, nil
+  if F then
+    n, text = fence(F)
+    if not n then return text end
+  end
+  return taken(L, text or '0')
 end
 
 function run.r()
@@ -235,13 +309,14 @@ function run.d()
   k, a = k + 1, a + 3
 
   local answer = refusal(L, owner)
-  if answer then return answer end
-  local done = call('DEL', L)
-  if type(done) == 'table' then return failed(done) end
-  if tell == '0' or not waited() then return 'g 0' end
-  local told = call('PUBLISH', L, tell .. ' ' .. string.sub(owner, 1, 8))
-  if type(told) == 'table' then return 'm' end
-  return format('g %.0f', told)
+  if answer and answer ~= 'n' then return answer end
+  if not answer then
+    local done = call('DEL', L)
+    if type(done) == 'table' then return failed(done) end
+  end
+  local told = 0
+  if tell ~= '0' and waited() then told = wake(L, owner, tell) end
+  return answer or told and 'g ' .. told or 'm'
 end
 
 local answers, n = { ARGV[3] }, 1
