@@ -110,21 +110,28 @@ complete -F _redlock redlock
 }
 
 func completeZsh(w io.Writer, all []completed) {
-	fmt.Fprint(w, "#compdef redlock\n# zsh completion for redlock\n_redlock() {\n  local -a commands\n  commands=(\n")
+	fmt.Fprint(w, "#compdef redlock\n# zsh completion for redlock\n_redlock() {\n  local -a known\n  known=(\n")
 	for _, c := range all {
 		fmt.Fprintf(w, "    '%s:%s'\n", c.name, c.summary)
 	}
 	fmt.Fprint(w, `    'help:examples and the flags of a command'
   )
   if ((CURRENT == 2)); then
-    _describe command commands
+    _describe command known
     return
   fi
   local command=$words[2]
   shift words
   ((CURRENT--))
+  local dashes=${words[(i)--]}
+  if [[ $command == run ]] && ((dashes < CURRENT)); then # behind a --, the command completes itself
+    shift $dashes words
+    ((CURRENT -= dashes))
+    _normal
+    return
+  fi
   case $command in
-    help) _describe command commands ;;
+    help) _describe command known ;;
 `)
 	for _, c := range all {
 		fmt.Fprintf(w, "    %s)\n      _arguments", c.name)
@@ -145,11 +152,9 @@ func completeZsh(w io.Writer, all []completed) {
 			fmt.Fprintf(w, " \\\n        '%s%s[%s]%s'", repeat, dashed(f.Name), first, takes)
 		}
 		switch {
-		case c.runs:
-			fmt.Fprint(w, " \\\n        '1:name:' '*::command:_normal'")
 		case c.name == "completion":
 			fmt.Fprint(w, " \\\n        '1:shell:(bash zsh fish)'")
-		case c.operands != nil:
+		case c.operands != nil, c.runs:
 			fmt.Fprint(w, " \\\n        '1:name:'")
 		}
 		fmt.Fprint(w, "\n      ;;\n")
@@ -191,6 +196,11 @@ func completeFish(w io.Writer, all []completed) {
 	fmt.Fprintf(w, "complete -c redlock -n __fish_use_subcommand -a help -d %s\n", quote("examples and the flags of a command"))
 	fmt.Fprintf(w, "complete -c redlock -n '__fish_seen_subcommand_from help' -a %s\n", quote(names(all)))
 	fmt.Fprint(w, `complete -c redlock -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'
-complete -c redlock -n '__fish_seen_subcommand_from run; and contains -- -- (commandline -opc)' -a '(__fish_complete_subcommand --commandline=(commandline -opc | string split -m1 -- "--")[-1])'
+function __redlock_behind_dashes # the command that it runs completes itself
+  set -l words (commandline -opc) (commandline -ct)
+  set -e words[1..(contains -i -- -- $words)]
+  complete -C (string join ' ' -- $words)
+end
+complete -c redlock -n '__fish_seen_subcommand_from run; and contains -- -- (commandline -opc)' -a '(__redlock_behind_dashes)'
 `)
 }

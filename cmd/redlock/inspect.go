@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/quorumlock/redlock"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -133,16 +132,9 @@ func ask(ctx context.Context, c *redis.Client, key, fence string) *holding {
 	h.Fence, _ = strconv.ParseUint(token.Val(), 10, 64)
 	// It may have ended between the two questions.
 	if ms, _ := left.Int64(); owner.Err() == nil && (ms > 0 || ms == forEver) {
-		h.State, h.Owner, h.LeftMS = stateHeld, digest(owner.Val()), ms
+		h.State, h.Owner, h.LeftMS = stateHeld, redlock.OwnerDigest(owner.Val()), ms
 	}
 	return h
-}
-
-// digest returns what tells owners apart without telling them: 16 digits of the
-// SHA-256.
-func digest(owner string) string {
-	sum := sha256.Sum256([]byte(owner))
-	return hex.EncodeToString(sum[:8])
 }
 
 // fenceKey returns where the instances keep the fence of a lock: see docs/fencing.md.

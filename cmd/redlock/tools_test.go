@@ -169,7 +169,7 @@ func TestInspectFindsTheHolder(t *testing.T) {
 			require.Equal(t, "held", i.Verdict)
 			require.Equal(t, test.name, i.Name)
 			require.Equal(t, 2, i.Quorum)
-			require.Equal(t, digest(lock.Owner()), i.Owner)
+			require.Equal(t, redlock.OwnerDigest(lock.Owner()), i.Owner)
 			require.Equal(t, lock.FencingToken(), i.Token)
 			require.InDelta(t, time.Minute.Milliseconds(), i.LeftMS, 20_000)
 			for n, h := range i.Instances {
@@ -249,7 +249,7 @@ func TestInspectTellsTheStatesApart(t *testing.T) {
 					require.Equal(t, "failed", h.State)
 					require.NotEmpty(t, h.Error)
 				default:
-					require.Equal(t, digest("owner "+string(owner)), h.Owner)
+					require.Equal(t, redlock.OwnerDigest("owner "+string(owner)), h.Owner)
 				}
 			}
 		})
@@ -464,31 +464,97 @@ func TestHelpShowsExamples(t *testing.T) {
 	require.Contains(t, stdout, "redlock run nightly-backup -- ./backup.sh")
 }
 
-// completed returns what bash offers at the end of a line.
-func completedBy(t *testing.T, line string) []string {
+// offers returns what a shell runs program with, after the script that completes for
+// it, and with the words of a line as its arguments.
+func offers(t *testing.T, shell string, args ...string) string {
 	t.Helper()
-	_, script, _ := call(t, "completion", "bash")
-	words := strings.Split(line, " ")
-	program := script + `
-COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _redlock; printf '%s\n' "${COMPREPLY[@]}"`
-	cmd := exec.Command("bash", append([]string{"--norc", "-c", program, "bash"}, words...)...)
+	path, err := exec.LookPath(shell)
+	if err != nil {
+		t.Skipf("SKIPPED, NOT PASSED: %v", err)
+	}
+	cmd := exec.Command(path, args...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
-	return strings.Fields(string(out))
+	return string(out)
 }
 
-func TestBashCompletes(t *testing.T) {
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skipf("SKIPPED, NOT PASSED: no bash: %v", err)
+// scriptOf returns a file with the script for a shell.
+func scriptOf(t *testing.T, shell string) string {
+	t.Helper()
+	_, script, _ := call(t, "completion", shell)
+	path := filepath.Join(t.TempDir(), "_redlock")
+	require.NoError(t, os.WriteFile(path, []byte(script), 0o600))
+	return path
+}
+
+// zshOffers is a program for zsh that starts another one in a terminal, has it complete
+// a line, and prints all that is handed to compadd then.
+const zshOffers = `
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z "autoload -Uz compinit && compinit -D -u; source ${(q)1}"
+zpty -w z 'compadd() {
+  typeset -a offered
+  if [[ ${@[1,(i)(-|--)]} != *-(O|A|D)\ * ]]; then
+    builtin compadd -A offered "$@"
+    print -r -- "OFFER ${(j: :)offered}"
+  fi
+  builtin compadd "$@"
+}'
+zpty -w z 'bindkey "^I" complete-word; PROMPT=REA""DY'
+zpty -r z before '*READY*' # the prompt: from here on it takes keys, and not lines
+zpty -n -w z "$2"$'\t'$'\C-u'"print DO\"\"NE"$'\n'
+while zpty -r z line; do print -r -- "$line"; [[ $line == *DONE* ]] && break; done
+zpty -d z
+`
+
+func TestTheShellsComplete(t *testing.T) {
+	shells := map[string]func(t *testing.T) (offered func(line string) []string){
+		"bash": func(t *testing.T) func(line string) []string {
+			script := scriptOf(t, "bash")
+			return func(line string) []string {
+				const program = `source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _redlock; printf '%s\n' "${COMPREPLY[@]}"`
+				return strings.Fields(offers(t, "bash", append([]string{"--norc", "-c", program, script}, strings.Split(line, " ")...)...))
+			}
+		},
+		"fish": func(t *testing.T) func(line string) []string {
+			script := scriptOf(t, "fish")
+			return func(line string) []string {
+				var words []string
+				for offer := range strings.Lines(offers(t, "fish", "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", "--", script, line)) {
+					word, _, _ := strings.Cut(strings.TrimSpace(offer), "\t")
+					words = append(words, word)
+				}
+				return words
+			}
+		},
+		"zsh": func(t *testing.T) func(line string) []string {
+			script := scriptOf(t, "zsh")
+			return func(line string) []string {
+				var words []string
+				for out := range strings.Lines(offers(t, "zsh", "-f", "-c", zshOffers, "zsh", script, line)) {
+					if _, offered, found := strings.Cut(out, "OFFER "); found {
+						words = append(words, strings.Fields(offered)...)
+					}
+				}
+				return words
+			}
+		},
 	}
-	require.Equal(t, []string{"run", "check", "inspect", "bench", "demo", "completion", "version", "help"}, completedBy(t, "redlock "))
-	require.Equal(t, []string{"check"}, completedBy(t, "redlock ch"))
-	require.Equal(t, []string{"-E", "-e", "--endpoints", "--grace", "-n", "--prefix", "--quarantine", "--ttl", "--wait"}, completedBy(t, "redlock run -"))
-	require.Equal(t, []string{"--json"}, completedBy(t, "redlock inspect --j"))
-	require.Equal(t, []string{"bash", "zsh", "fish"}, completedBy(t, "redlock completion "))
-	require.Equal(t, []string{"bench"}, completedBy(t, "redlock help b"))
-	require.Equal(t, []string{"testdata"}, completedBy(t, "redlock check --endpoints testd"))
-	require.Contains(t, completedBy(t, "redlock run job -- dat"), "date")
+	for shell, begin := range shells {
+		t.Run(shell, func(t *testing.T) {
+			t.Parallel()
+			offered := begin(t)
+			require.ElementsMatch(t, []string{"run", "check", "inspect", "bench", "demo", "completion", "version", "help"}, offered("redlock "))
+			require.Equal(t, []string{"check"}, offered("redlock ch"))
+			require.ElementsMatch(t, []string{"-E", "-e", "--endpoints", "--grace", "-n", "--prefix", "--quarantine", "--ttl", "--wait"}, offered("redlock run -"))
+			require.Equal(t, []string{"--json"}, offered("redlock inspect --j"))
+			require.ElementsMatch(t, []string{"bash", "zsh", "fish"}, offered("redlock completion "))
+			require.Equal(t, []string{"bench"}, offered("redlock help b"))
+			require.Equal(t, "testdata", strings.TrimSuffix(offered("redlock check --endpoints testd")[0], "/"))
+			require.Contains(t, offered("redlock run --ttl 3s job -- dat"), "date", "the command that it runs")
+		})
+	}
 }
 
 func TestTheCompletionsAreScripts(t *testing.T) {
