@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -655,5 +656,44 @@ func TestTheDistanceIsMeasuredOnSmallBatches(t *testing.T) {
 		_, err := in.answered(answerText{whole: true, number: 1}, at)
 		require.NoError(t, err)
 		require.Equal(t, want, in.distance, n)
+	}
+}
+
+// A release may come while a batch is made up, between two extends of one lock: the
+// first one is sent, the second one is not, and the release has to wait for the first.
+func TestAnExtendThatIsNotSentHidesNoneThatIs(t *testing.T) {
+	t.Parallel()
+	l, errs := newLocker(nil)
+	require.Empty(t, errs)
+	defer l.cancel()
+	in := newInstance(l, 0, "a")
+	l.instances = append(l.instances, in)
+	for apart := 0; apart < 10; {
+		k := &Lock{locker: l, sightings: make([]sighting, 1)}
+		k.phase.Store(held)
+		k.until.Store(int64(never))
+		for range maxBatch {
+			in.queue = append(in.queue, l.newRound(t.Context(), opExtend, k))
+		}
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			for !k.isOnWay(0) {
+				runtime.Gosched()
+			}
+			k.phase.Store(over)
+		}()
+		in.mu.Lock()
+		batch, unwanted, _ := in.takeLocked(l.now())
+		in.mu.Unlock()
+		in.disown(unwanted)
+		<-released
+		require.NotEmpty(t, batch)
+		require.True(t, k.isOnWay(0), "%d of %d are on their way", len(batch), maxBatch)
+		in.deliver(batch, result{err: errPending})
+		require.False(t, k.isOnWay(0))
+		if len(unwanted) > 0 {
+			apart++
+		}
 	}
 }
