@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http/httptest"
 	"runtime"
@@ -696,4 +697,22 @@ func TestAnExtendThatIsNotSentHidesNoneThatIs(t *testing.T) {
 			apart++
 		}
 	}
+}
+
+// A client that dials while its Locker closes gets a connection that does not work: a dial
+// that fails it would log.
+func TestADialDuringCloseFailsInSilence(t *testing.T) {
+	t.Parallel()
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	var closed tap
+	closed.close()
+	dial := closed.wrap(func(context.Context, string, string) (net.Conn, error) { return ours, nil })
+	conn, err := dial(t.Context(), "tcp", "h:1")
+	require.NoError(t, err)
+	_, err = conn.Write([]byte("PING"))
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = theirs.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.Nil(t, closed.last())
 }
