@@ -16,7 +16,8 @@ import (
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
-const brief = 300 * time.Millisecond // a ttl
+// brief is a ttl.
+var brief = map[bool]time.Duration{false: 300 * time.Millisecond, true: time.Second}[redlock.RaceDetector]
 
 // requireCause requires that ctx has ended because the lock was lost for reason.
 func requireCause(t *testing.T, ctx context.Context, reason redlock.LostReason) {
