@@ -86,14 +86,15 @@ func TestTheFirstRoundTripDecidesAlmostAlways(t *testing.T) {
 					p.Delay(5 * time.Millisecond)
 					endpoints[0] = p.Addr()
 				}
-				least, share := int64(100), 0.97
-				if RaceDetector { // which makes few of them, of which one counts for much
-					share = 0.9
-				}
+				const least, idle = 100, 400
 				fast, raised, thin := contend(t, endpoints, make([]time.Duration, 8), 3*time.Second, least)
 				all := fast + raised
 				t.Logf("%d acquisitions, %.2f %% in one round trip, %.2f %% thin", all, 100*float64(fast)/float64(all), 100*float64(thin)/float64(all))
-				require.Greater(t, all, least)
+				require.Greater(t, all, int64(least))
+				share := 0.97
+				if RaceDetector || all < idle { // on a busy machine clients stop halfway, and each of the few counts for much
+					share = 0.9
+				}
 				require.GreaterOrEqual(t, float64(fast)/float64(all), share)
 			})
 		}

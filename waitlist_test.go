@@ -18,10 +18,6 @@ import (
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
-// atOnce is a time that no pause of a waiter is in, also on a busy machine: tests
-// that use it set WithRetryDelay to minutes.
-const atOnce = 500 * time.Millisecond
-
 // patient makes those that wait ask again so seldom that a test which relies on it
 // fails.
 var patient = WithRetryDelay(10*time.Millisecond, time.Minute)
