@@ -17,7 +17,7 @@ import (
 )
 
 // brief is a ttl.
-var brief = map[bool]time.Duration{false: 300 * time.Millisecond, true: time.Second}[redlock.RaceDetector]
+var brief = paced(300*time.Millisecond, time.Second)
 
 // requireCause requires that ctx has ended because the lock was lost for reason.
 func requireCause(t *testing.T, ctx context.Context, reason redlock.LostReason) {

@@ -43,7 +43,7 @@ const (
 
 // A timer that is later than this: the process did not run. The race detector leaves less of
 // the 5 ms before its end in which the loss of a lock is signalled.
-var ranLate = map[bool]time.Duration{false: 5 * time.Millisecond, true: 2 * time.Millisecond}[redlock.RaceDetector]
+var ranLate = paced(5*time.Millisecond, 2*time.Millisecond)
 
 // A loss is what befalls the majority of three servers.
 type loss struct {

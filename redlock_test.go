@@ -23,6 +23,14 @@ import (
 const ttl = 10 * time.Second
 
 // open returns a Locker on n new servers, closed at the end of the test.
+// paced returns how long something takes, or is given, with the race detector or without.
+func paced(without, with time.Duration) time.Duration {
+	if redlock.RaceDetector {
+		return with
+	}
+	return without
+}
+
 func open(t testing.TB, n int, opts ...redlock.Option) (*redlock.Locker, []*redistest.Server) {
 	t.Helper()
 	servers := redistest.StartN(t, n)

@@ -75,10 +75,7 @@ func (m *monitor) renewals(t *testing.T) map[string][]time.Time {
 func TestNoRenewalAfterReleaseHasReturned(t *testing.T) {
 	t.Parallel()
 	const longestWait = 10 * time.Millisecond
-	shortest := 30 * time.Millisecond
-	if redlock.RaceDetector { // most of these would be lost
-		shortest = 120 * time.Millisecond
-	}
+	shortest := paced(30*time.Millisecond, 120*time.Millisecond) // of those most would be lost
 	servers := start(t, 3)
 	slow := redistest.NewProxy(t, servers[2].Addr())
 	slow.DelayRequests(2 * time.Millisecond)

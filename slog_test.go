@@ -101,7 +101,7 @@ func TestHarmIsLoggedAtItsLevel(t *testing.T) {
 		"lost and outlived": {
 			[]string{"ERROR redlock: a hold outlived its lease", "ERROR redlock: lease lost"},
 			func(t *testing.T, l *redlock.Locker, _ []*redistest.Server) {
-				lock, err := l.TryAcquire(t.Context(), secret, 500*time.Millisecond)
+				lock, err := l.TryAcquire(t.Context(), secret, 2*brief)
 				require.NoError(t, err)
 				becomes(t, func() bool { return lock.Remaining() < 0 }, "it is over")
 				requireLost(t, lock.Release(t.Context()), redlock.LostExpired)
