@@ -11,10 +11,10 @@ func OneFlight() Option {
 	}
 }
 
-// Unhurried makes every vote wait for as long as that of a long lock does. The race detector,
+// LongVotes makes every vote wait for as long as that of a long lock does. The race detector,
 // beside other tests, makes a round trip take longer than the tenth of a short ttl: tests of
 // other things would find no quorum then. Those of the time-out run without it, or set theirs.
-func Unhurried() Option {
+func LongVotes() Option {
 	if RaceDetector {
 		return WithInstanceTimeout(time.Second)
 	}

@@ -39,7 +39,7 @@ func open(t testing.TB, n int, opts ...redlock.Option) (*redlock.Locker, []*redi
 
 // fresh returns opts and what they need on servers that have just been started.
 func fresh(opts []redlock.Option) []redlock.Option {
-	return append([]redlock.Option{redlock.WithQuarantine(0), redlock.Unhurried()}, opts...)
+	return append([]redlock.Option{redlock.WithQuarantine(0), redlock.LongVotes()}, opts...)
 }
 
 func openOn(t testing.TB, endpoints []string, opts ...redlock.Option) *redlock.Locker {
