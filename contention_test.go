@@ -16,10 +16,10 @@ import (
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
-// contend lets clients lock one resource for a while, each with a clock of its
-// own, and returns how many acquisitions the first round trip decided, how many
+// contend lets clients lock one resource for d, and so many times at least, each with
+// a clock of its own, and returns how many acquisitions the first round trip decided, how many
 // took a raise, and how many left a thin hold on some instance.
-func contend(t *testing.T, endpoints []string, skew []time.Duration, d time.Duration) (fast, raised, thin int64) {
+func contend(t *testing.T, endpoints []string, skew []time.Duration, d time.Duration, least int64) (fast, raised, thin int64) {
 	t.Helper()
 	var f, r, th atomic.Int64
 	observer := Observer{Round: func(e RoundEvent) {
@@ -35,11 +35,12 @@ func contend(t *testing.T, endpoints []string, skew []time.Duration, d time.Dura
 			th.Add(1)
 		}
 	}}
-	ctx, cancel := context.WithTimeout(t.Context(), d)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*d) // on a busy machine
 	defer cancel()
 	var wg sync.WaitGroup
 	var lockers []*Locker
 	var acquired atomic.Int64
+	begin := time.Now()
 	for _, s := range skew {
 		clock := func(c *config) error {
 			c.now = func() time.Time { return time.Now().Add(s) }
@@ -49,8 +50,8 @@ func contend(t *testing.T, endpoints []string, skew []time.Duration, d time.Dura
 		require.NoError(t, err)
 		lockers = append(lockers, l)
 		wg.Go(func() {
-			for ctx.Err() == nil {
-				k, err := l.Acquire(ctx, "contended", 5*time.Second)
+			for ctx.Err() == nil && (time.Since(begin) < d || acquired.Load() <= least) {
+				k, err := l.Acquire(ctx, "contended", time.Minute)
 				if err != nil {
 					continue
 				}
@@ -85,14 +86,15 @@ func TestTheFirstRoundTripDecidesAlmostAlways(t *testing.T) {
 					p.Delay(5 * time.Millisecond)
 					endpoints[0] = p.Addr()
 				}
-				fast, raised, thin := contend(t, endpoints, make([]time.Duration, 8), 3*time.Second)
+				const least, idle = 100, 400
+				fast, raised, thin := contend(t, endpoints, make([]time.Duration, 8), 3*time.Second, least)
 				all := fast + raised
 				t.Logf("%d acquisitions, %.2f %% in one round trip, %.2f %% thin", all, 100*float64(fast)/float64(all), 100*float64(thin)/float64(all))
-				least, share := int64(100), 0.97
-				if RaceDetector { // which makes few of them, of which one counts for much
-					least, share = 30, 0.9
+				require.Greater(t, all, int64(least))
+				share := 0.97
+				if RaceDetector || all < idle { // on a busy machine clients stop halfway, and each of the few counts for much
+					share = 0.9
 				}
-				require.Greater(t, all, least)
 				require.GreaterOrEqual(t, float64(fast)/float64(all), share)
 			})
 		}
@@ -111,10 +113,11 @@ func TestClocksThatDifferLeaveFewThinHolds(t *testing.T) {
 	for i := range skew {
 		skew[i] = time.Duration(i) * 20 * time.Millisecond / 7
 	}
-	fast, raised, thin := contend(t, redistest.Addrs(servers), skew, 8*time.Second)
+	const least = 1000
+	fast, raised, thin := contend(t, redistest.Addrs(servers), skew, 8*time.Second, least)
 	all := fast + raised
 	t.Logf("%d acquisitions, %d in one round trip, %.2f %% thin", all, fast, 100*float64(thin)/float64(all))
-	require.Greater(t, all, int64(500))
+	require.Greater(t, all, int64(least))
 	require.Less(t, float64(thin)/float64(all), mostThin)
 }
 

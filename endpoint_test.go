@@ -22,7 +22,7 @@ import (
 )
 
 // fresh returns opts and what they need on servers that have just been started.
-func fresh(opts []Option) []Option { return append([]Option{WithQuarantine(0)}, opts...) }
+func fresh(opts []Option) []Option { return append([]Option{WithQuarantine(0), LongVotes()}, opts...) }
 
 // opened opens endpoints and returns the Locker, which is closed with the test.
 func opened(t *testing.T, endpoints []string, opts ...Option) *Locker {

@@ -103,7 +103,7 @@ func TestARenewalHealsOnlyAfterItsMajority(t *testing.T) {
 	g := newRig(t, 3)
 	l := g.open()
 	warm(t, l, g.servers)
-	k, err := l.Acquire(t.Context(), "r", 2*time.Second)
+	k, err := l.Acquire(t.Context(), "r", 6*time.Second)
 	require.NoError(t, err)
 	becomes(t, func() bool { return all(g.servers, "r", k.Owner()) }, "all have granted")
 	ctx := k.KeepAlive(t.Context())

@@ -245,11 +245,13 @@ func (in *instance) takeLocked(now time.Time) (batch, unwanted []*round, text bo
 			break
 		}
 		n++
-		if r.op.prolongs() {
-			r.lock.leaves(in.index) // before the look at wanted: a Release that misses this one is not missed by that
-		}
+		// Before the look at wanted: a Release that misses this one is not missed by that.
+		first := r.op.prolongs() && r.lock.leaves(in.index)
 		switch {
 		case r.op != opRelease && !r.lock.wanted(now):
+			if first { // else the one before it is in this batch, and on its way
+				r.lock.arrives(in.index)
+			}
 			unwanted = append(unwanted, r)
 			continue
 		case r.op.grants():
@@ -276,7 +278,6 @@ func (in *instance) takeLocked(now time.Time) (batch, unwanted []*round, text bo
 // disown answers what was not sent because nobody wants it.
 func (in *instance) disown(unwanted []*round) {
 	for _, r := range unwanted {
-		in.settle(r)
 		r.skip(in)
 		r.leave()
 	}

@@ -570,10 +570,10 @@ func (k *Lock) mayBeOn(i int) bool { return k.onIt.Load()&(1<<i) != 0 }
 func (k *Lock) doubt(i int)         { k.unsure.Or(1 << i) }
 func (k *Lock) unsureOf(i int) bool { return k.unsure.Load()&(1<<i) != 0 }
 
-// leaves notes that an extend or a heal is on its way to instance i, and arrives
-// that it is not any more.
-func (k *Lock) leaves(i int)  { k.onWay.Or(1 << i) }
-func (k *Lock) arrives(i int) { k.onWay.And(^uint64(1 << i)) }
+// leaves notes that an extend or a heal is on its way to instance i, and reports whether
+// none was before; arrives notes that none is any more.
+func (k *Lock) leaves(i int) (first bool) { return k.onWay.Or(1<<i)&(1<<i) == 0 }
+func (k *Lock) arrives(i int)             { k.onWay.And(^uint64(1 << i)) }
 
 func (k *Lock) isOnWay(i int) bool { return k.onWay.Load()&(1<<i) != 0 }
 

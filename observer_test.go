@@ -269,7 +269,7 @@ func TestRenewalsAreTold(t *testing.T) {
 // The most dangerous number counts holders that did not stop, and no others.
 func TestHoldThatOutlivesItsLeaseIsToldOnce(t *testing.T) {
 	t.Parallel()
-	const ttl = 500 * time.Millisecond
+	ttl := 2 * brief
 	begin := func(t *testing.T) (*record, *redlock.Locker, *redlock.Lock, []*redistest.Server) {
 		r := newRecord()
 		l, servers := open(t, 3, redlock.WithObserver(r.observer()), redlock.WithInstanceTimeout(soon))
@@ -278,7 +278,7 @@ func TestHoldThatOutlivesItsLeaseIsToldOnce(t *testing.T) {
 		return r, l, lock, servers
 	}
 	past := func(t *testing.T, lock *redlock.Lock) {
-		becomes(t, func() bool { return lock.Remaining() < -20*time.Millisecond }, "it is over")
+		becomes(t, func() bool { return lock.Remaining() < -ttl/20 }, "it is over, and the drift with it")
 	}
 	once := func(t *testing.T, r *record, l *redlock.Locker) {
 		require.NoError(t, l.Close())
@@ -434,7 +434,7 @@ func TestObserverThatBlocksTouchesNoLock(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lock.Release(t.Context()))
 	}
-	lock, err := l.TryAcquire(t.Context(), "r", 500*time.Millisecond)
+	lock, err := l.TryAcquire(t.Context(), "r", 2*brief)
 	require.NoError(t, err)
 	becomes(t, func() bool { return lock.Remaining() < 0 }, "it is over")
 	requireLost(t, lock.Release(t.Context()), redlock.LostExpired)

@@ -300,10 +300,12 @@ func (o outage) test(t *testing.T, healthy []*redistest.Server) {
 	t.Run("three of five", func(t *testing.T) { failsHonestly(t, three, healthy[:2], odd.endpoints, o.cause) })
 }
 
-const (
-	patience = 300 * time.Millisecond // the instance time-out of a Locker that loses its majority
-	grace    = 500 * time.Millisecond // what a busy machine may add; with it, still less than a connection's time-out
-)
+// patience is the instance time-out of a Locker that loses its majority.
+const patience = 300 * time.Millisecond
+
+// grace is what a busy machine may add; with it, it is still less than a connection's
+// time-out, but for the race detector, which takes more.
+var grace = paced(500*time.Millisecond, 2*time.Second)
 
 // cycle acquires, extends and releases resource, and notes how long each took.
 func cycle(l *redlock.Locker, resource string, took *[]time.Duration) error {

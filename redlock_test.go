@@ -23,6 +23,14 @@ import (
 const ttl = 10 * time.Second
 
 // open returns a Locker on n new servers, closed at the end of the test.
+// paced returns how long something takes, or is given, with the race detector or without.
+func paced(without, with time.Duration) time.Duration {
+	if redlock.RaceDetector {
+		return with
+	}
+	return without
+}
+
 func open(t testing.TB, n int, opts ...redlock.Option) (*redlock.Locker, []*redistest.Server) {
 	t.Helper()
 	servers := redistest.StartN(t, n)
@@ -31,7 +39,7 @@ func open(t testing.TB, n int, opts ...redlock.Option) (*redlock.Locker, []*redi
 
 // fresh returns opts and what they need on servers that have just been started.
 func fresh(opts []redlock.Option) []redlock.Option {
-	return append([]redlock.Option{redlock.WithQuarantine(0)}, opts...)
+	return append([]redlock.Option{redlock.WithQuarantine(0), redlock.LongVotes()}, opts...)
 }
 
 func openOn(t testing.TB, endpoints []string, opts ...redlock.Option) *redlock.Locker {

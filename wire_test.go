@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -656,4 +658,61 @@ func TestTheDistanceIsMeasuredOnSmallBatches(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, in.distance, n)
 	}
+}
+
+// A release may come while a batch is made up, between two extends of one lock: the
+// first one is sent, the second one is not, and the release has to wait for the first.
+func TestAnExtendThatIsNotSentHidesNoneThatIs(t *testing.T) {
+	t.Parallel()
+	l, errs := newLocker(nil)
+	require.Empty(t, errs)
+	defer l.cancel()
+	in := newInstance(l, 0, "a")
+	l.instances = append(l.instances, in)
+	for apart := 0; apart < 10; {
+		k := &Lock{locker: l, sightings: make([]sighting, 1)}
+		k.phase.Store(held)
+		k.until.Store(int64(never))
+		for range maxBatch {
+			in.queue = append(in.queue, l.newRound(t.Context(), opExtend, k))
+		}
+		released := make(chan struct{})
+		go func() {
+			defer close(released)
+			for !k.isOnWay(0) {
+				runtime.Gosched()
+			}
+			k.phase.Store(over)
+		}()
+		in.mu.Lock()
+		batch, unwanted, _ := in.takeLocked(l.now())
+		in.mu.Unlock()
+		in.disown(unwanted)
+		<-released
+		sent := len(batch)
+		require.Equal(t, sent > 0, k.isOnWay(0), "%d of %d are on their way", sent, maxBatch)
+		in.deliver(batch, result{err: errPending})
+		require.False(t, k.isOnWay(0))
+		if sent > 0 && len(unwanted) > 0 {
+			apart++
+		}
+	}
+}
+
+// A client that dials while its Locker closes gets a connection that does not work: a dial
+// that fails it would log.
+func TestADialDuringCloseFailsInSilence(t *testing.T) {
+	t.Parallel()
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	var closed tap
+	closed.close()
+	dial := closed.wrap(func(context.Context, string, string) (net.Conn, error) { return ours, nil })
+	conn, err := dial(t.Context(), "tcp", "h:1")
+	require.NoError(t, err)
+	_, err = conn.Write([]byte("PING"))
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = theirs.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.Nil(t, closed.last())
 }

@@ -18,6 +18,7 @@ const (
 	startPoll    = 2 * time.Millisecond
 	loadGrace    = 500 * time.Millisecond // from the first answer to the end of loading
 	portTries    = 10                     // ports a Launch tries before it gives up
+	portGrace    = 2 * time.Second        // for which a Restart waits until its port is free again
 )
 
 // Server is one redis-server process on 127.0.0.1. Its methods may be called
@@ -127,8 +128,8 @@ func (s *Server) Kill() error {
 }
 
 // Restart kills the server if it runs and starts it again: same port, same
-// directory, same arguments. It fails if something else took the port meanwhile.
-// A server that has much to load (more than half a second) still answers
+// directory, same arguments. It fails if something else took the port meanwhile,
+// and keeps it for two seconds: [FreeAddr] of another process may just be trying it. A server that has much to load (more than half a second) still answers
 // -LOADING when Restart returns, one that has little does not.
 func (s *Server) Restart() error {
 	s.mu.Lock()
@@ -152,7 +153,11 @@ func (s *Server) restartLocked(args []string) error {
 		return err
 	}
 	s.args = args
-	return s.startLocked()
+	for end := time.Now().Add(portGrace); ; time.Sleep(startPoll) {
+		if err := s.startLocked(); !errors.Is(err, ErrPortTaken) || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // Pause stops the server with SIGSTOP and returns when it has really stopped:

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -221,6 +222,22 @@ func TestRestartIsNotFooledByAStrangerOnItsPort(t *testing.T) {
 
 	stranger()
 	require.NoError(t, s.Restart())
+	require.Equal(t, "PONG", s.MustDo(t, "PING"))
+}
+
+// Another process may try whether a port is free just when its server is down.
+func TestRestartWaitsForAPortThatIsTakenForAMoment(t *testing.T) {
+	s := Start(t)
+	require.NoError(t, s.Kill())
+	_, stranger := serve(t, s.Addr(), func(net.Conn) {})
+	restarted := make(chan error, 1)
+	go func() { restarted <- s.Restart() }()
+	require.Eventually(t, func() bool {
+		log, err := os.ReadFile(filepath.Join(s.Dir(), "redis.log"))
+		return err == nil && bytes.Contains(log, []byte("Address already in use"))
+	}, startTimeout, startPoll)
+	stranger()
+	require.NoError(t, <-restarted)
 	require.Equal(t, "PONG", s.MustDo(t, "PING"))
 }
 
