@@ -101,5 +101,8 @@ func (o operation) String() string {
 	if o.letter == 'e' && o.flag == "1" {
 		s += " (shorter)"
 	}
+	if o.letter == 'd' && o.flag != "0" {
+		s += ", telling " + o.flag
+	}
 	return s + ": " + o.answer
 }

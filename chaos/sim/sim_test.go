@@ -189,4 +189,4 @@ func seen(r Result) []string {
 	return lines
 }
 
-var notMine = regexp.MustCompile(`(release \w+ of \w+): [nx]\b`)
+var notMine = regexp.MustCompile(`(release \w+ of \w+[^:;]*): [nx]\b`)
