@@ -78,8 +78,8 @@ func Mutants() []Mutant {
 			Name:   "hand-over-same-owner",
 			Danger: "a release that is cleaned up later deletes the lock of the one to whom it handed over",
 			File:   "lock.go",
-			Old:    "turn.lock.tells = true",
-			New:    "turn.lock.tells, turn.lock.owner = true, k.owner",
+			Old:    "r.tell, r.next = true, turn.lock",
+			New:    "r.tell, r.next, turn.lock.owner = true, turn.lock, k.owner",
 			Tests:  []string{"TestOwnersAreNeverUsedTwice"},
 		},
 
@@ -144,8 +144,8 @@ func Mutants() []Mutant {
 			Name:   "fence-deleted",
 			Danger: "a release takes the fence along: order rests on clocks",
 			File:   script,
-			Old:    "local done = call('DEL', L)\n  if type(done)",
-			New:    "call('DEL', '{' .. L .. '}:fence')\n  local done = call('DEL', L)\n  if type(done)",
+			Old:    "local done = call('DEL', L)\n    if type(done)",
+			New:    "call('DEL', '{' .. L .. '}:fence')\n  local done = call('DEL', L)\n    if type(done)",
 			Tests:  []string{"TestTokensGrowWhateverMajorityCounts"},
 		},
 		{
@@ -395,8 +395,8 @@ func Mutants() []Mutant {
 			Name:   "release-of-foreign-lock",
 			Danger: "a late release deletes the lock of the next holder",
 			File:   script,
-			Old:    "if answer then return answer end\n  local done = call('DEL', L)",
-			New:    "if answer == 'n' then return answer end\n  local done = call('DEL', L)",
+			Old:    "if answer and answer ~= 'n' then return answer end\n",
+			New:    "if answer == 'x' then answer = nil end\n  if answer and answer ~= 'n' then return answer end\n",
 			Tests:  []string{"TestNothingOfANewerOwnerIsTouched", "TestTheScriptIsTheProtocolInEveryState"},
 		},
 		{
@@ -478,6 +478,44 @@ func Mutants() []Mutant {
 			Old:    "errs := l.releaseAll(ctx, locks)",
 			New:    "errs := l.releaseAll(ctx, nil)",
 			Tests:  []string{"TestCloseReleasesWhatIsHeldAndRefusesWhatComesLater"},
+		},
+
+		// Those that wait.
+		{
+			Name:   "queue-by-arrival",
+			Danger: "each instance has an order of its own, tells another one, and nobody is told by a majority",
+			File:   script,
+			Old:    "while before > 0 and sub(q, before - entry + 1, before - 10) > since do",
+			New:    "while false do",
+			Tests:  []string{"TestTheQueueIsInTheOrderOfWaitingAndBounded"},
+			Unseen: "who is not told asks in time for all that it claims, and it claims no order",
+		},
+		{
+			Name:   "wakes-who-is-gone",
+			Danger: "a process that has ended is told of a release, and those that wait are not",
+			File:   script,
+			Old:    "if heard > 0 then",
+			New:    "if heard >= 0 then",
+			Tests:  []string{"TestAReleaseTellsTheFirstInTheQueue"},
+			Unseen: "who is not told asks in time for all that it claims",
+		},
+		{
+			Name:   "wakes-itself",
+			Danger: "a process that has handed the lock over to itself for long enough is first again",
+			File:   script,
+			Old:    "if own then q = sub(q, 1, own - 17) .. sub(q, own + 10) end",
+			New:    "if own then q = sub(q, own - 16, own + 9) .. sub(q, 1, own - 17) .. sub(q, own + 10) end",
+			Tests:  []string{"TestAReleaseTellsTheFirstInTheQueue"},
+			Unseen: "it claims no order among those that wait",
+		},
+		{
+			Name:   "message-not-passed-on",
+			Danger: "a caller gives up just before it is told of a release, and those behind it sleep on",
+			File:   "wakeup.go",
+			Old:    "if l.waitlists.tell(m.Payload, e.in.index) {",
+			New:    "if l.waitlists.tell(m.Payload, e.in.index) && l.ctx == nil {",
+			Tests:  []string{"TestWhoDoesNotTakeItIsPassedOver"},
+			Unseen: "who is not told asks in time for all that it claims",
 		},
 
 		// The instances.
