@@ -92,6 +92,8 @@ func wired(t *testing.T, f func(w *world), faults ...Fault) {
 		w.servers = []*server{newServer(&w.network, 0, nil)}
 		w.servers[0].engine = newModel(w.servers[0].publish)
 		w.links = [][]*link{{{}}}
+		w.begins()
+		defer w.ends()
 		w.plan()
 		f(w)
 		time.Sleep(time.Minute) // whatever is on its way has arrived
