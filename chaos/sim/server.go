@@ -157,6 +157,9 @@ func (x *session) run(args []string, sent time.Duration, copied bool) []byte {
 		return bulk(fmt.Sprintf("# Server\r\nredis_version:7.0.15\r\nrun_id:run-%d-%d\r\nserver_time_usec:%d\r\nuptime_in_seconds:%d\r\n",
 			s.index, s.starts, now.UnixMicro(), now.Unix()-s.started.Unix()))
 	case "SUBSCRIBE", "UNSUBSCRIBE":
+		if s.n.Deaf {
+			return []byte("-NOPERM this user has no permissions to access one of the channels used as arguments\r\n")
+		}
 		var out []byte
 		for _, topic := range args[1:] {
 			out = append(out, x.subscribe(topic, name == "SUBSCRIBE")...)
