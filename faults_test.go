@@ -282,6 +282,10 @@ func replay(t testing.TB, s *redistest.Server, chunk []byte) {
 func TestReleaseOfAFailedRoundCannotTouchTheNext(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 3)
+	for _, s := range g.servers { // who is not told of releases asks again, and does not only look
+		_, err := s.Do("ACL", "SETUSER", "default", "-subscribe")
+		require.NoError(t, err)
+	}
 	l := g.open(redlock.WithRetryDelay(time.Millisecond, 5*time.Millisecond))
 	warm(t, l, g.servers)
 	before := len(g.sent(0))

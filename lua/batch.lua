@@ -47,281 +47,303 @@
 --
 -- Needs the commands GET, SET, DEL, PTTL and PEXPIRE, and no other right. PUBLISH
 -- is used where it is allowed.
+--
+-- A plain acquire and a plain release are all that most batches have, and stand in the loop at the end. What the rest
+-- needs is made when something needs it: for a batch of one, to make the functions takes an instance as long as to run it.
 
-local call, find, format, sub = redis.pcall, string.find, string.format, string.sub
-local fenced, mark, me = ARGV[1] == '1', ARGV[2], ARGV[4]
-local k, a = 1, 5
+local call, find, type = redis.pcall, string.find, type
+local KEYS, ARGV = KEYS, ARGV
+local fenced, mark = ARGV[1] == '1', ARGV[2]
+local k, a = 1, 5 -- where the keys and the arguments of the operation begin
+local waits -- whether somebody waits here, for whatever; nil before the first look
 
-local function failed(reply)
-  return 'f ' .. string.gsub(reply.err, '[\r\n]', ' ')
-end
+local tools
+local function more()
+  if tools then return tools end
+  tools = {}
+  local format, sub = string.format, string.sub
 
--- number returns what s, the text of a fence key, counts; nil if that is no
--- token: tonumber alone would take '0x10', '1e3' and 'nan', too, and a double
--- counts exactly below 2^53 only.
-local function number(s)
-  if #s <= 16 and find(s, '^[0-9]+$') then
-    local n = tonumber(s)
-    if n < 9007199254740992 then return n end
+  local function failed(reply)
+    return 'f ' .. string.gsub(reply.err, '[\r\n]', ' ')
   end
-end
+  tools.failed = failed
 
--- fence reads F: its number and its text; 0 and nil where it is absent; nil and
--- an answer where it can't be used.
-local function fence(F)
-  local s = call('GET', F)
-  if not s then return 0, nil end
-  if type(s) == 'table' then return nil, failed(s) end
-  local n = number(s)
-  if n then return n, s end
-  return nil, 'f the fence key holds no token'
-end
-
--- refusal tells apart the three cases in which L is not owner's; nil where it is.
-local function refusal(L, owner)
-  local holder = call('GET', L)
-  if holder == owner then return nil end
-  if not holder then return 'n' end
-  if type(holder) == 'table' then return failed(holder) end
-  return 'x'
-end
-
--- taken is the refusal for a lock that is another owner's.
-local function taken(L, fence)
-  local left = call('PTTL', L)
-  if type(left) == 'table' then return failed(left) end
-  return format('r %.0f %.0f', tonumber(fence), left)
-end
-
--- keep_on sets F to token, and the expiries of L and F to ttl and keep, unless
--- that would bring them nearer and shorter does not ask for it. It returns the
--- answer of a failure, or nil and what L had left before. F is written only
--- where it differs, so that a holder can extend on an instance that is full.
-local function keep_on(L, F, ttl, keep, token, text, shorter)
-  local left = call('PTTL', L)
-  if type(left) == 'table' then return failed(left) end
-  local before = left
-  local later = shorter == '1' or left < tonumber(ttl)
-  local done
-  if F and text ~= token then
-    if later or not text then
-      done = call('SET', F, token, 'PX', keep)
-    else
-      done = call('SET', F, token, 'KEEPTTL')
+  -- number returns what s, the text of a fence key, counts; nil if that is no
+  -- token: tonumber alone would take '0x10', '1e3' and 'nan', too, and a double
+  -- counts exactly below 2^53 only.
+  local function number(s)
+    if #s <= 16 and find(s, '^[0-9]+$') then
+      local n = tonumber(s)
+      if n < 9007199254740992 then return n end
     end
-    if done.err then return failed(done) end
-  elseif F and later then
-    done = call('PEXPIRE', F, keep)
-    if type(done) == 'table' then return failed(done) end
   end
-  -- Where nothing is to change, it is written all the same: a replica that has the
-  -- lock, and can't hold it, must not confirm.
-  if later then left = ttl end
-  done = call('PEXPIRE', L, left)
-  if type(done) == 'table' then return failed(done) end
-  return nil, before
-end
 
-local run = {}
+  -- fence reads F: its number and its text; 0 and nil where it is absent; nil and
+  -- an answer where it can't be used.
+  local function fence(F)
+    local s = call('GET', F)
+    if not s then return 0, nil end
+    if type(s) == 'table' then return nil, failed(s) end
+    local n = number(s)
+    if n then return n, s end
+    return nil, 'f the fence key holds no token'
+  end
 
-function run.a()
-  local L, F = KEYS[k], fenced and KEYS[k + 1]
-  local owner, ttl, keep, seed = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
-  k, a = k + (F and 2 or 1), a + 5
+  -- refusal tells apart the three cases in which L is not owner's; nil where it is.
+  local function refusal(L, owner)
+    local holder = call('GET', L)
+    if holder == owner then return nil end
+    if not holder then return 'n' end
+    if type(holder) == 'table' then return failed(holder) end
+    return 'x'
+  end
+  tools.refusal = refusal
 
-  local text, f = nil, '0'
-  if F then
-    text, f = call('GET', F), seed
-    -- Mostly the seed is the larger one, and two texts of as many digits tell that as
-    -- their numbers do.
-    if text and not (type(text) == 'string' and #text == #seed and text < seed and find(text, '^%d+$')) then
-      local n, fault = fence(F)
+  -- taken is the refusal for a lock that is another owner's.
+  local function taken(L, F)
+    local n, fault = 0, nil
+    if F then
+      n, fault = fence(F)
       if not n then return fault end
-      if n >= tonumber(seed) then
-        if n == 9007199254740991 then return 'f the fence key has counted to its end' end
+    end
+    local left = call('PTTL', L)
+    if type(left) == 'table' then return failed(left) end
+    return format('r %.0f %.0f', n, left)
+  end
+
+  -- keep_on sets F to token, and the expiries of L and F to ttl and keep, unless
+  -- that would bring them nearer and shorter does not ask for it. It returns the
+  -- answer of a failure, or nil and what L had left before. F is written only
+  -- where it differs, so that a holder can extend on an instance that is full.
+  local function keep_on(L, F, ttl, keep, token, text, shorter)
+    local left = call('PTTL', L)
+    if type(left) == 'table' then return failed(left) end
+    local before = left
+    local later = shorter == '1' or left < tonumber(ttl)
+    local done
+    if F and text ~= token then
+      if later or not text then
+        done = call('SET', F, token, 'PX', keep)
+      else
+        done = call('SET', F, token, 'KEEPTTL')
+      end
+      if done.err then return failed(done) end
+    elseif F and later then
+      done = call('PEXPIRE', F, keep)
+      if type(done) == 'table' then return failed(done) end
+    end
+    -- Where nothing is to change, it is written all the same: a replica that has the
+    -- lock, and can't hold it, must not confirm.
+    if later then left = ttl end
+    done = call('PEXPIRE', L, left)
+    if type(done) == 'table' then return failed(done) end
+    return nil, before
+  end
+
+  -- count is for a fresh grant of L where F was not simply smaller than the seed that it holds now. What is no token
+  -- gets its place back, with the expiry of the seed.
+  function tools.count(L, F, before, seed)
+    local n, f, fault = 0, seed, nil
+    if type(before) == 'table' then
+      fault = failed(before)
+    else
+      n = number(before)
+      if not n then
+        f, fault = before, 'f the fence key holds no token'
+      elseif n == 9007199254740991 then
+        f, fault = before, 'f the fence key has counted to its end'
+      elseif n >= tonumber(seed) then
         f = format('%.0f', n + 1)
       end
+      if f ~= seed then
+        local done = call('SET', F, f, 'KEEPTTL')
+        if done.err then fault = failed(done) end
+      end
+    end
+    -- A grant without its number would stand outside the order.
+    if fault then call('DEL', L) end
+    return fault or 'g ' .. f
+  end
+
+  -- The queue for L is one string: for each Locker that waits since when, and its
+  -- name, those that wait longest first. Both have a fixed length. Who would stand
+  -- beyond the end is not told, and asks now and then.
+  local me, entry, most = ARGV[4], 26, 64 * 26
+
+  local function queue(L)
+    local q = call('GET', L .. '{}:waiting')
+    if type(q) == 'string' and #q % entry == 0 then return q end
+    return ''
+  end
+
+  local function set_queue(L, q)
+    if q == '' then
+      call('DEL', L .. '{}:waiting')
+    else
+      call('SET', L .. '{}:waiting', q, 'PX', 2000)
     end
   end
 
-  local done = call('SET', L, owner, 'PX', ttl, 'NX')
-  if not done then
+  local function queue_up(L, since)
+    if mark == '' or #since ~= 16 then return end
+    call('SET', mark, '1', 'PX', 2000)
+    waits = true
+    local q = queue(L)
+    if not find(q, ' ' .. me .. '\n', 1, true) then
+      local before = #q
+      while before > 0 and sub(q, before - entry + 1, before - 10) > since do before = before - entry end
+      q = sub(sub(q, 1, before) .. since .. ' ' .. me .. '\n' .. sub(q, before + 1), 1, most)
+    end
+    set_queue(L, q)
+  end
+
+  -- wake tells who is first in the queue for L, and listens. It returns the answer of the release.
+  function tools.wake(L, owner, tell)
+    local q = queue(L)
+    if q == '' then return 'g 0' end
+    local own = find(q, ' ' .. me .. '\n', 1, true)
+    if own then q = sub(q, 1, own - 17) .. sub(q, own + 10) end
+    local news, answer = 'now ', 'g 0'
+    while q ~= '' do
+      local heard = call('PUBLISH', mark .. ':' .. sub(q, 18, 25), news .. sub(owner, 1, 8) .. ' ' .. L)
+      if type(heard) == 'table' then return 'm' end
+      if news == 'later ' then break end
+      q = sub(q, entry + 1) -- who does not listen has gone
+      if heard > 0 then
+        answer = 'g 1'
+        if tell ~= '2' then break end
+        news = 'later '
+      end
+    end
+    set_queue(L, q)
+    return answer
+  end
+
+  -- held answers an acquire that finds L held; who waits since then queues up.
+  function tools.held(L, F, owner, since)
     local answer = refusal(L, owner)
     if answer == 'x' then
-      return taken(L, text or '0')
+      answer = taken(L, F)
+      if since and sub(answer, 1, 1) == 'r' then queue_up(L, since) end
+      return answer
     end
-    if answer then return answer end
-    if F and not text then return 'f the fence key is gone' end
-    return 'g ' .. (text or '0')
-  end
-  if done.err then return failed(done) end
-
-  if F then
-    done = call('SET', F, f, 'PX', keep)
-    if done.err then
-      -- A grant without its number would stand outside the order.
-      call('DEL', L)
-      return failed(done)
-    end
-  end
-  return 'g ' .. f
-end
-
--- waited tells whether somebody waits, for whatever: one look for a whole batch.
-local waits
-local function waited()
-  if waits == nil then waits = mark ~= '' and call('GET', mark) == '1' end
-  return waits
-end
-
--- The queue for L is one string: for each Locker that waits since when, and its
--- name, those that wait longest first. Both have a fixed length. Who would stand
--- beyond the end is not told, and asks now and then.
-local entry, most = 26, 64 * 26
-
-local function queue(L)
-  local q = call('GET', L .. '{}:waiting')
-  if type(q) == 'string' and #q % entry == 0 then return q end
-  return ''
-end
-
-local function set_queue(L, q)
-  if q == '' then
-    call('DEL', L .. '{}:waiting')
-  else
-    call('SET', L .. '{}:waiting', q, 'PX', 2000)
-  end
-end
-
-local function queue_up(L, since)
-  if mark == '' or #since ~= 16 then return end
-  call('SET', mark, '1', 'PX', 2000)
-  waits = true
-  local q = queue(L)
-  if not find(q, ' ' .. me .. '\n', 1, true) then
-    local before = #q
-    while before > 0 and sub(q, before - entry + 1, before - 10) > since do before = before - entry end
-    q = sub(sub(q, 1, before) .. since .. ' ' .. me .. '\n' .. sub(q, before + 1), 1, most)
-  end
-  set_queue(L, q)
-end
-
--- wake tells who is first in the queue for L, and listens. It returns 1, or 0 if
--- there is nobody, or nil if nobody may be told.
-local function wake(L, owner, tell)
-  local q = queue(L)
-  if q == '' then return 0 end
-  local own = find(q, ' ' .. me .. '\n', 1, true)
-  if own then q = sub(q, 1, own - 17) .. sub(q, own + 10) end
-  local news, told = 'now ', 0
-  while q ~= '' do
-    local heard = call('PUBLISH', mark .. ':' .. sub(q, 18, 25), news .. sub(owner, 1, 8) .. ' ' .. L)
-    if type(heard) == 'table' then return nil end
-    if news == 'later ' then break end
-    q = sub(q, entry + 1) -- who does not listen has gone
-    if heard > 0 then
-      told = 1
-      if tell ~= '2' then break end
-      news = 'later '
-    end
-  end
-  set_queue(L, q)
-  return told
-end
-
-function run.w()
-  local L, since = KEYS[k], ARGV[a + 5]
-  local answer = run.a()
-  a = a + 1
-  if sub(answer, 1, 1) == 'r' then queue_up(L, since) end
-  return answer
-end
-
-function run.q()
-  local L, F, since = KEYS[k], fenced and KEYS[k + 1], ARGV[a + 1]
-  k, a = k + (F and 2 or 1), a + 2
-
-  queue_up(L, since)
-  local answer = refusal(L, '')
-  if answer ~= 'x' then return answer end
-  local n, text = 0, nil
-  if F then
-    n, text = fence(F)
+    if answer or not F then return answer or 'g 0' end
+    local n, text = fence(F)
     if not n then return text end
+    return text and 'g ' .. text or 'f the fence key is gone'
   end
-  return taken(L, text or '0')
-end
 
-function run.r()
-  local L, F, owner, token = KEYS[k], KEYS[k + 1], ARGV[a + 1], ARGV[a + 2]
-  k, a = k + 2, a + 3
+  function tools.q(L, F)
+    queue_up(L, ARGV[a + 1])
+    local answer = refusal(L, '')
+    if answer == 'x' then return taken(L, F) end
+    return answer
+  end
 
-  local answer = refusal(L, owner)
-  if answer then return answer end
-  local n, text = fence(F)
-  if not n then return text end
-  if not text then return 'f the fence key is gone' end
-  if n > tonumber(token) then return 't ' .. text end
-  local done = call('SET', F, token, 'KEEPTTL')
-  if done.err then return failed(done) end
-  return 'g ' .. token
-end
-
-function run.e()
-  local L, F = KEYS[k], fenced and KEYS[k + 1]
-  local owner, ttl, keep, token, shorter = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  k, a = k + (F and 2 or 1), a + 6
-
-  local answer = refusal(L, owner)
-  if answer then return answer end
-  local n, text
-  if F then
-    n, text = fence(F)
+  function tools.r(L, F)
+    local owner, token = ARGV[a + 1], ARGV[a + 2]
+    local answer = refusal(L, owner)
+    if answer then return answer end
+    local n, text = fence(F)
     if not n then return text end
     if not text then return 'f the fence key is gone' end
     if n > tonumber(token) then return 't ' .. text end
+    local done = call('SET', F, token, 'KEEPTTL')
+    if done.err then return failed(done) end
+    return 'g ' .. token
   end
-  local fault, before = keep_on(L, F, ttl, keep, token, text, shorter)
-  return fault or format('e %s %.0f', token, before)
+
+  function tools.e(L, F)
+    local owner, ttl, keep, token, shorter = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+    local answer = refusal(L, owner)
+    if answer then return answer end
+    local n, text
+    if F then
+      n, text = fence(F)
+      if not n then return text end
+      if not text then return 'f the fence key is gone' end
+      if n > tonumber(token) then return 't ' .. text end
+    end
+    local fault, before = keep_on(L, F, ttl, keep, token, text, shorter)
+    return fault or format('e %s %.0f', token, before)
+  end
+
+  function tools.h(L, F)
+    local owner, ttl, keep, token = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+    local n, text
+    if F then
+      n, text = fence(F)
+      if not n then return text end
+      if n > tonumber(token) then return 'x' end
+    end
+    local done = call('SET', L, owner, 'PX', ttl, 'NX')
+    if not done then return 'x' end
+    if done.err then return failed(done) end
+    local fault = keep_on(L, F, ttl, keep, token, text, '1')
+    if fault then call('DEL', L) end
+    return fault or 'g ' .. token
+  end
+
+  tools.width = { w = 6, q = 2, r = 3, e = 6, h = 5 }
+  return tools
 end
 
-function run.h()
-  local L, F = KEYS[k], fenced and KEYS[k + 1]
-  local owner, ttl, keep, token = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
-  k, a = k + (F and 2 or 1), a + 5
-
-  local n, text
-  if F then
-    n, text = fence(F)
-    if not n then return text end
-    if n > tonumber(token) then return 'x' end
+local function acquire(L, F, owner, since)
+  local done = call('SET', L, owner, 'PX', ARGV[a + 2], 'NX')
+  if not done then return more().held(L, F, owner, since) end
+  if done.err then return more().failed(done) end
+  if not F then return 'g 0' end
+  local seed = ARGV[a + 4]
+  local before = call('SET', F, seed, 'PX', ARGV[a + 3], 'GET')
+  -- Mostly the seed is the larger one, and two texts of as many digits tell that as
+  -- their numbers do.
+  if before and not (type(before) == 'string' and #before == #seed and before < seed and find(before, '^%d+$')) then
+    return more().count(L, F, before, seed)
   end
-  local done = call('SET', L, owner, 'PX', ttl, 'NX')
-  if not done then return 'x' end
-  if done.err then return failed(done) end
-  local fault = keep_on(L, F, ttl, keep, token, text, '1')
-  if fault then call('DEL', L) end
-  return fault or 'g ' .. token
+  return 'g ' .. seed
 end
 
-function run.d()
-  local L, owner, tell = KEYS[k], ARGV[a + 1], ARGV[a + 2]
-  k, a = k + 1, a + 3
-
-  local answer = refusal(L, owner)
-  if answer and answer ~= 'n' then return answer end
-  if not answer then
+local function release(L, owner, tell)
+  local answer, holder = 'g 0', call('GET', L)
+  if holder == owner then
     local done = call('DEL', L)
-    if type(done) == 'table' then return failed(done) end
+    if type(done) == 'table' then return more().failed(done) end
+  elseif holder then
+    return more().refusal(L, owner)
+  else
+    answer = 'n'
   end
-  local told = 0
-  if tell ~= '0' and waited() then told = wake(L, owner, tell) end
-  return answer or told and 'g ' .. told or 'm'
+  if tell ~= '0' and mark ~= '' then
+    if waits == nil then waits = call('GET', mark) == '1' end
+    if waits then
+      local told = more().wake(L, owner, tell)
+      if holder then return told end
+    end
+  end
+  return answer
 end
 
-local answers, n = { ARGV[3] }, 1
-while a <= #ARGV do
+local answers, n, last = { ARGV[3] }, 1, #ARGV
+while a <= last do
+  local letter, L = ARGV[a], KEYS[k]
+  local F = fenced and KEYS[k + 1]
+  local answer
+  if letter == 'a' then
+    answer = acquire(L, F, ARGV[a + 1])
+    a = a + 5
+  elseif letter == 'd' then
+    answer, F = release(L, ARGV[a + 1], ARGV[a + 2]), nil
+    a = a + 3
+  else
+    if letter == 'w' then
+      answer = acquire(L, F, ARGV[a + 1], ARGV[a + 5])
+    else
+      answer = more()[letter](L, F)
+    end
+    a = a + more().width[letter]
+  end
+  k = k + (F and 2 or 1)
   n = n + 1
-  answers[n] = run[ARGV[a]]()
+  answers[n] = answer
 end
 return table.concat(answers, '\n')
