@@ -207,19 +207,13 @@ func (m at) look(o operation) string {
 	if _, taken := m.get(o.lock); !taken {
 		return "n"
 	}
-	text := ""
-	if o.fence != "" {
-		var fault string
-		if _, text, fault = m.fence(o.fence); fault != "" {
-			return fault
-		}
-	}
-	return m.taken(o, text)
+	return m.taken(o)
 }
 
 // taken is the refusal for a lock that is another's.
-func (m at) taken(o operation, text string) string {
-	return fmt.Sprintf("r %d %d", number(cmp.Or(text, "0")), m.pttl(o.lock))
+func (m at) taken(o operation) string {
+	n, _, fault := m.fence(o.fence)
+	return cmp.Or(fault, fmt.Sprintf("r %d %d", n, m.pttl(o.lock)))
 }
 
 // queues are those that wait, as a batch sees them.
@@ -317,35 +311,37 @@ func (q *queues) wake(o operation) (told int) {
 func head(owner string) string { return owner[:min(8, len(owner))] }
 
 func (m at) acquire(o operation) string {
-	text, f := "", "0"
-	if o.fence != "" {
-		f = o.token
-		n, old, fault := m.fence(o.fence)
-		if fault != "" {
-			return fault
-		}
-		if text = old; old != "" && n >= number(o.token) {
-			if n == 1<<53-1 {
-				return ended
-			}
-			f = strconv.FormatInt(n+1, 10)
-		}
-	}
+	n, text, fault := m.fence(o.fence)
 	if e, taken := m.get(o.lock); taken {
 		switch {
 		case e.value != o.owner:
-			return m.taken(o, text)
+			return m.taken(o)
 		case o.fence == "":
 			return "g 0"
+		case fault != "":
+			return fault
 		case text == "":
 			return noFence
 		}
 		return "g " + text
 	}
-	m.set(o.lock, o.owner, o.ttl)
-	if o.fence != "" {
-		m.set(o.fence, f, o.keep)
+	switch {
+	case o.fence == "":
+		m.set(o.lock, o.owner, o.ttl)
+		return "g 0"
+	case n == 1<<53-1:
+		fault = ended
 	}
+	if fault != "" {
+		m.expire(o.fence, number(o.keep))
+		return fault
+	}
+	f := o.token
+	if text != "" && n >= number(f) {
+		f = strconv.FormatInt(n+1, 10)
+	}
+	m.set(o.lock, o.owner, o.ttl)
+	m.set(o.fence, f, o.keep)
 	return "g " + f
 }
 
