@@ -99,6 +99,7 @@ func Mutants() []Mutant {
 			Old:    "local owner, token = ARGV[a + 1], ARGV[a + 2]\n    local answer = refusal(L, owner)\n    if answer then return answer end\n",
 			New:    "local owner, token = ARGV[a + 1], ARGV[a + 2]\n",
 			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
+			Unseen: "a raise that is so late, and without which its token has no quorum, is rare",
 		},
 		{
 			Name:   "raise-down",
@@ -107,6 +108,7 @@ func Mutants() []Mutant {
 			Old:    "if n > tonumber(token) then return 't ' .. text end\n    local done = call('SET', F, token, 'KEEPTTL')",
 			New:    "local done = call('SET', F, token, 'KEEPTTL')",
 			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
+			Unseen: "for that an instance has to have granted a larger number, and the owner still has the lock there",
 		},
 		{
 			Name:   "raise-not-needed",
@@ -123,6 +125,7 @@ func Mutants() []Mutant {
 			Old:    "if n > tonumber(token) then return 't ' .. text end\n    end",
 			New:    "end",
 			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
+			Unseen: "for that an instance has to have granted a larger number, and the owner still has the lock there",
 		},
 		{
 			Name:   "fence-not-counted",
@@ -288,6 +291,7 @@ func Mutants() []Mutant {
 			Old:    "if answer then return answer end\n    local n, text\n",
 			New:    "if answer == 'n' then call('SET', L, owner, 'PX', ttl) elseif answer then return answer end\n    local n, text\n",
 			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
+			Unseen: "of the instances of a lock that holds, only a minority has lost it",
 		},
 		{
 			Name:   "extend-shortens",
@@ -320,6 +324,7 @@ func Mutants() []Mutant {
 			Old:    "local done = call('SET', L, owner, 'PX', ttl, 'NX')",
 			New:    "local done = call('SET', L, owner, 'PX', ttl)",
 			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
+			Unseen: "a majority has confirmed before, so that it takes a minority from others, who have no more",
 		},
 		{
 			Name:   "heal-beyond-token",
@@ -328,6 +333,7 @@ func Mutants() []Mutant {
 			Old:    "if n > tonumber(token) then return 'x' end",
 			New:    "",
 			Tests:  []string{"TestTheScriptIsTheProtocolInEveryState"},
+			Unseen: "a majority has confirmed before, so that the larger number is a minority's",
 		},
 		{
 			Name:   "blip-is-a-loss",
@@ -458,6 +464,7 @@ func Mutants() []Mutant {
 			Old:    "if res.ambiguous && r.op.grants() {",
 			New:    "if res.ambiguous && r.op.grants() && res.err == nil {",
 			Tests:  []string{"TestAllBatchesThatAreOutAreAmbiguousWhenTheConnectionBreaks"},
+			Unseen: "the release that follows is remembered where it fails, and that the grant runs after one that worked is rare",
 		},
 		{
 			Name:   "failed-release-forgotten",
@@ -474,6 +481,7 @@ func Mutants() []Mutant {
 			Old:    "return until <= int64(now.Sub(k.locker.born)) && (until",
 			New:    "return until != 0 || (until",
 			Tests:  []string{"TestCleanUpAndConfirmedExtendExclude"},
+			Unseen: "the instances that have a held lock on their lists are a minority of those that granted it",
 		},
 		{
 			Name:   "close-without-release",
@@ -482,6 +490,7 @@ func Mutants() []Mutant {
 			Old:    "errs := l.releaseAll(ctx, locks)",
 			New:    "errs := l.releaseAll(ctx, nil)",
 			Tests:  []string{"TestCloseReleasesWhatIsHeldAndRefusesWhatComesLater"},
+			Unseen: "its clients hold nothing when they close",
 		},
 
 		// Those that wait.
@@ -538,6 +547,7 @@ func Mutants() []Mutant {
 			Old:    "return min(time.Duration(l.longestTTL.Load()), maxQuarantineTTL) + quarantineMargin",
 			New:    "return quarantineMargin",
 			Tests:  []string{"TestTheQuarantineIsByTheLargestTTL"},
+			Unseen: "its ttls are shorter than the margin, or come with a quarantine of their own",
 		},
 		{
 			Name:   "quarantine-of-acquires-only",
@@ -599,6 +609,7 @@ func Mutants() []Mutant {
 			Old:    "case n > 0 && (reply.refusal != nil || reply.number == in.flights[0].number):",
 			New:    "case n > 0:",
 			Tests:  []string{"TestAnAnswerThatComesTwiceIsTakenOnce"},
+			Unseen: "no answer comes twice",
 		},
 		{
 			Name:   "flights-out-of-order",
@@ -607,6 +618,7 @@ func Mutants() []Mutant {
 			Old:    "f = in.flights[0]\n\tcopy(in.flights, in.flights[1:])",
 			New:    "f = in.flights[n-1]",
 			Tests:  []string{"TestSeveralBatchesAreOutToAnInstanceThatIsFarAway"},
+			Unseen: "its instances are so near that one batch is out at a time",
 		},
 	}
 }
