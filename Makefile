@@ -19,6 +19,8 @@ soak: ## the tests of faults, for minutes instead of seconds
 	REDLOCK_KEPT="100000 30s 1m" go test -count=1 -timeout 10m -run TestManyKept -v .
 	REDLOCK_TOKENS=3m go test -count=1 -timeout 30m -run TestTokensGrow -v ./chaos/tokens
 	REDLOCK_FAULTS=1m go test -count=1 -timeout 60m -run TestScenarios -v ./chaos/faults
+	go run ./chaos sim -schedules 200000
+	go run ./chaos sim -whole -schedules 20000
 	go run ./chaos control -n 20
 	go run ./chaos mutants
 	go run ./chaos mutants -sim -seed 1

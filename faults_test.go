@@ -563,9 +563,10 @@ func TestFirstCopyOfARetriedRequestIsCleanedUp(t *testing.T) {
 	})
 	lock, err := l.TryAcquire(t.Context(), "r", long)
 	require.NoError(t, err)
-	first := lock.FencingToken()
+	first, before := lock.FencingToken(), scriptsRun(t, g.servers[0])
 	require.NoError(t, lock.Release(t.Context()))
 	require.False(t, anyHas(g.servers, "r"))
+	becomes(t, func() bool { return scriptsRun(t, g.servers[0]) == before+2 }, "the clean-up has released it once more")
 	g.proxies[0].HoldRequests(false)
 	becomes(t, func() bool {
 		fence, _ := get(g.servers[0], fenceOf("r"))
@@ -573,6 +574,16 @@ func TestFirstCopyOfARetriedRequestIsCleanedUp(t *testing.T) {
 		return n > first
 	}, "the first copy runs, and is a fresh grant")
 	requireNoOrphans(t, g.servers)
+}
+
+// scriptsRun returns how many scripts s has run.
+func scriptsRun(t *testing.T, s *redistest.Server) int {
+	t.Helper()
+	stats, _ := s.MustDo(t, "INFO", "commandstats").(string)
+	var n int
+	_, rest, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+	_, _ = fmt.Sscanf(rest, "%d", &n)
+	return n
 }
 
 // A breakable is a connection whose reads end early, once.

@@ -28,6 +28,7 @@ type round struct {
 	keep    int64     // of the fence key, in ms
 	shorter bool      // of an extend: it brings the expiry nearer
 	tell    bool      // of a release: it wakes who waits elsewhere
+	hedge   int       // and the instance that wakes a second one, too
 	since   int64     // of an acquire: since when its caller waits, in µs of the wall clock; 0 if it does not
 	look    bool      // of an acquire: it only looks whether the lock is held
 	next    *Lock     // of a release: who is handed the resource; while that one wants it, nobody is told
@@ -85,6 +86,9 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 	r.waiting, r.healing, r.cleaning, r.gaveUp, r.issued = false, false, false, false, lock.token
 	r.attended, r.inline = false, false
 	r.ttl, r.keep, r.token = 0, 0, 0
+	if op == opRelease {
+		r.hedge = int(l.jitter(time.Duration(len(l.instances))))
+	}
 	r.refs.Store(1)
 	return r
 }

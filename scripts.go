@@ -96,7 +96,7 @@ func (r *round) appendArgs(args []any, in *instance) []any {
 		switch {
 		case in == nil, !r.tell, r.next != nil && r.next.phase.Load() != over:
 			args = append(args, &no)
-		case in.index == int(r.lock.owner[0])%len(r.votes):
+		case in.index == r.hedge:
 			args = append(args, &hedged)
 		default:
 			args = append(args, &yes)

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -11,6 +10,7 @@ type batch struct {
 	fenced bool
 	mark   string
 	number string
+	me     string // the Locker that asks
 	ops    []operation
 }
 
@@ -19,9 +19,10 @@ type operation struct {
 	letter     byte
 	lock       string
 	fence      string // empty without fencing
-	owner      string
+	owner      string // empty of a look
 	ttl, keep  string
 	token      string // or the seed of an acquire
+	since      string // of those that wait
 	flag       string // of an extend: shorter; of a release: tell
 	answer     string
 	answerKind byte
@@ -31,12 +32,12 @@ type operation struct {
 // not such.
 func parseBatch(args []string) *batch {
 	n, err := strconv.Atoi(args[2])
-	if err != nil || len(args) < 3+n+3 {
+	if err != nil || len(args) < 3+n+4 {
 		return nil
 	}
 	keys, argv := args[3:3+n], args[3+n:]
-	b := &batch{fenced: argv[0] == "1", mark: argv[1], number: argv[2]}
-	argv = argv[3:]
+	b := &batch{fenced: argv[0] == "1", mark: argv[1], number: argv[2], me: argv[3]}
+	argv = argv[4:]
 	next := func(list *[]string) string {
 		s := (*list)[0]
 		*list = (*list)[1:]
@@ -48,13 +49,20 @@ func parseBatch(args []string) *batch {
 		if b.fenced && o.letter != 'd' {
 			o.fence = next(&keys)
 		}
-		o.owner = next(&argv)
+		if o.letter != 'q' {
+			o.owner = next(&argv)
+		}
 		switch o.letter {
 		case 'a', 'w', 'h', 'e':
 			o.ttl, o.keep, o.token = next(&argv), next(&argv), next(&argv)
-			if o.letter == 'e' {
+			switch o.letter {
+			case 'w':
+				o.since = next(&argv)
+			case 'e':
 				o.flag = next(&argv)
 			}
+		case 'q':
+			o.since = next(&argv)
 		case 'r':
 			o.token = next(&argv)
 		case 'd':
@@ -74,18 +82,27 @@ func (b *batch) answered(reply string) {
 	}
 }
 
-var letters = map[byte]string{'a': "acquire", 'w': "acquire, waiting", 'r': "raise", 'e': "extend", 'h': "heal", 'd': "release"}
+var letters = map[byte]string{'a': "acquire", 'w': "acquire, waiting", 'q': "look, waiting", 'r': "raise", 'e': "extend", 'h': "heal", 'd': "release"}
 
 func (o operation) String() string {
-	s := fmt.Sprintf("%s %s of %s", letters[o.letter], o.lock, o.owner)
+	s := letters[o.letter] + " " + o.lock
+	if o.owner != "" {
+		s += " of " + o.owner
+	}
 	if o.ttl != "" {
 		s += " for " + o.ttl + " ms"
 	}
 	if o.token != "" && o.fence != "" {
 		s += " token " + o.token
 	}
+	if o.since != "" {
+		s += " since " + o.since
+	}
 	if o.letter == 'e' && o.flag == "1" {
 		s += " (shorter)"
+	}
+	if o.letter == 'd' && o.flag != "0" {
+		s += ", telling " + o.flag
 	}
 	return s + ": " + o.answer
 }

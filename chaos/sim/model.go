@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"crypto/sha1" // as Redis names scripts
 	"encoding/hex"
 	"fmt"
@@ -161,21 +162,19 @@ func (m at) refusal(o operation) string {
 
 func (m at) run(b *batch) []string {
 	answers := []string{b.number}
-	var waits, looked bool
+	q := queues{m, b, false, false}
 	for _, o := range b.ops {
 		var answer string
 		switch o.letter {
 		case 'a':
 			answer = m.acquire(o)
 		case 'w':
-			answer = m.acquire(o)
-			if b.mark != "" {
-				m.set(b.mark, "1", "2000")
-				waits, looked = true, true
+			if answer = m.acquire(o); answer[0] == 'r' {
+				q.join(o)
 			}
-			if answer[0] == 'g' {
-				answer = fmt.Sprintf("w%s %d", answer[1:], m.publish(o.lock, "t "+head(o.owner)))
-			}
+		case 'q':
+			q.join(o)
+			answer = m.look(o)
 		case 'r':
 			answer = m.raise(o)
 		case 'e':
@@ -183,61 +182,166 @@ func (m at) run(b *batch) []string {
 		case 'h':
 			answer = m.heal(o)
 		case 'd':
-			if answer = m.refusal(o); answer != "" {
-				break
-			}
-			delete(m.data, o.lock)
-			answer = "g 0"
-			if o.flag == "0" {
-				break
-			}
-			if !looked {
-				e, _ := m.get(b.mark)
-				waits, looked = b.mark != "" && e.value == "1", true
-			}
-			if waits {
-				answer = fmt.Sprintf("g %d", m.publish(o.lock, o.flag+" "+head(o.owner)))
-			}
+			answer = m.release(o, &q)
 		}
 		answers = append(answers, answer)
 	}
 	return answers
 }
 
+func (m at) release(o operation, q *queues) string {
+	answer := m.refusal(o)
+	if answer == "x" {
+		return answer
+	}
+	delete(m.data, o.lock)
+	told := 0
+	if o.flag != "0" && q.anybody() {
+		told = q.wake(o)
+	}
+	return cmp.Or(answer, fmt.Sprintf("g %d", told))
+}
+
+// look returns how long a lock is another's.
+func (m at) look(o operation) string {
+	if _, taken := m.get(o.lock); !taken {
+		return "n"
+	}
+	return m.taken(o)
+}
+
+// taken is the refusal for a lock that is another's.
+func (m at) taken(o operation) string {
+	n, _, fault := m.fence(o.fence)
+	return cmp.Or(fault, fmt.Sprintf("r %d %d", n, m.pttl(o.lock)))
+}
+
+// queues are those that wait, as a batch sees them.
+type queues struct {
+	at
+	b             *batch
+	waits, looked bool // that somebody does
+}
+
+// A place in a queue: since when, a space, the name, and the end of the line.
+const (
+	sinceLen  = 16
+	placeLen  = sinceLen + 1 + 8 + 1
+	maxPlaces = 64
+)
+
+func (q *queues) key(o operation) string { return o.lock + "{}:waiting" }
+
+func (q *queues) places(o operation) string {
+	if e, ok := q.get(q.key(o)); ok && len(e.value)%placeLen == 0 {
+		return e.value
+	}
+	return ""
+}
+
+func (q *queues) setPlaces(o operation, places string) {
+	if places == "" {
+		delete(q.data, q.key(o))
+	} else {
+		q.set(q.key(o), places, "2000")
+	}
+}
+
+// me ends the place of the Locker that asks.
+func (q *queues) me() string { return " " + q.b.me + "\n" }
+
+// join puts the Locker that asks into the queue of o's lock, by how long it has waited.
+func (q *queues) join(o operation) {
+	if q.b.mark == "" || len(o.since) != sinceLen {
+		return
+	}
+	q.set(q.b.mark, "1", "2000")
+	q.waits, q.looked = true, true
+	places := q.places(o)
+	if !strings.Contains(places, q.me()) {
+		before := len(places)
+		for before > 0 && places[before-placeLen:before-placeLen+sinceLen] > o.since {
+			before -= placeLen
+		}
+		places = places[:before] + o.since + q.me() + places[before:]
+		places = places[:min(len(places), maxPlaces*placeLen)]
+	}
+	q.setPlaces(o, places)
+}
+
+// anybody reports whether somebody waits, for whatever.
+func (q *queues) anybody() bool {
+	if !q.looked {
+		e, _ := q.get(q.b.mark)
+		q.waits, q.looked = q.b.mark != "" && e.value == "1", true
+	}
+	return q.waits
+}
+
+// wake tells the first in the queue who listens of the release of o's lock, and the
+// next one if o says so.
+func (q *queues) wake(o operation) (told int) {
+	places := q.places(o)
+	if places == "" {
+		return 0
+	}
+	if before, after, found := strings.Cut(places, q.me()); found {
+		places = before[:len(before)-sinceLen] + after
+	}
+	for news := "now"; places != ""; {
+		name := places[sinceLen+1 : placeLen-1]
+		heard := q.publish(q.b.mark+":"+name, fmt.Sprintf("%s %s %s", news, head(o.owner), o.lock))
+		if news == "later" {
+			break
+		}
+		places = places[placeLen:]
+		if heard == 0 {
+			continue
+		}
+		told = 1
+		if o.flag != "2" {
+			break
+		}
+		news = "later"
+	}
+	q.setPlaces(o, places)
+	return told
+}
+
 func head(owner string) string { return owner[:min(8, len(owner))] }
 
 func (m at) acquire(o operation) string {
-	text, f := "", "0"
-	if o.fence != "" {
-		f = o.token
-		n, old, fault := m.fence(o.fence)
-		if fault != "" {
-			return fault
-		}
-		if text = old; old != "" && n >= number(o.token) {
-			if n == 1<<53-1 {
-				return ended
-			}
-			f = strconv.FormatInt(n+1, 10)
-		}
-	}
+	n, text, fault := m.fence(o.fence)
 	if e, taken := m.get(o.lock); taken {
 		switch {
-		case e.value != o.owner && text == "":
-			return fmt.Sprintf("r 0 %d", m.pttl(o.lock))
 		case e.value != o.owner:
-			return fmt.Sprintf("r %d %d", number(text), m.pttl(o.lock))
+			return m.taken(o)
 		case o.fence == "":
 			return "g 0"
+		case fault != "":
+			return fault
 		case text == "":
 			return noFence
 		}
 		return "g " + text
 	}
-	m.set(o.lock, o.owner, o.ttl)
-	if o.fence != "" {
-		m.set(o.fence, f, o.keep)
+	switch {
+	case o.fence == "":
+		m.set(o.lock, o.owner, o.ttl)
+		return "g 0"
+	case n == 1<<53-1:
+		fault = ended
 	}
+	if fault != "" {
+		m.expire(o.fence, number(o.keep))
+		return fault
+	}
+	f := o.token
+	if text != "" && n >= number(f) {
+		f = strconv.FormatInt(n+1, 10)
+	}
+	m.set(o.lock, o.owner, o.ttl)
+	m.set(o.fence, f, o.keep)
 	return "g " + f
 }
 

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quorumlock/redlock/internal/redistest"
@@ -22,19 +24,47 @@ func script(t *testing.T) string {
 	return string(text)
 }
 
-func nobody(string, string) int { return 0 }
+// The Lockers of random batches. Two of them listen.
+var lockers = []string{"AAAAAAAA", "BBBBBBBB", "CCCCCCCC", "DDDDDDDD"}
+
+const mark = "{}:waiting"
+
+// An audience takes the messages, and counts who hears them.
+type audience []string
+
+func (a *audience) publish(topic, message string) int {
+	*a = append(*a, topic+" "+message)
+	if name := strings.TrimPrefix(topic, mark+":"); name == lockers[1] || name == lockers[3] {
+		return 1
+	}
+	return 0
+}
+
+// heard returns the messages that somebody has heard since it was asked last.
+func (a *audience) heard() []string {
+	messages := slices.DeleteFunc(*a, func(m string) bool {
+		return !strings.HasPrefix(m, mark+":"+lockers[1]) && !strings.HasPrefix(m, mark+":"+lockers[3])
+	})
+	*a = nil
+	return messages
+}
 
 // randomBatch returns the arguments of a batch on few resources, owners and tokens.
 func randomBatch(r *rand.Rand, text string, most int) []string {
 	fenced := r.IntN(4) > 0
-	mark := pick(r, "", "{}:waiting")
+	mark := pick(r, "", mark, mark, mark)
 	var keys, argv []string
 	for range 1 + r.IntN(most) {
 		resource := pick(r, "r0", "r1")
 		owner := pick(r, "OWNERA-LONG-ENOUGH", "OWNERB-LONG-ENOUGH", "C")
 		token := strconv.Itoa(1000 + r.IntN(6))
 		ttl, keep := pick(r, "20005", "40005"), "70005"
-		letter := pick(r, "a", "a", "a", "w", "r", "e", "e", "h", "d", "d")
+		// Seldom as long as it has to be.
+		since := pick(r, "", "17", "000000000000000") + strconv.Itoa(r.IntN(5))
+		if r.IntN(8) > 0 {
+			since = "176000000000000" + strconv.Itoa(r.IntN(5))
+		}
+		letter := pick(r, "a", "a", "a", "w", "w", "w", "q", "r", "e", "e", "h", "d", "d", "d")
 		if !fenced && letter == "r" {
 			letter = "e"
 		}
@@ -42,20 +72,24 @@ func randomBatch(r *rand.Rand, text string, most int) []string {
 		if fenced && letter != "d" {
 			keys = append(keys, "{"+resource+"}:fence")
 		}
-		argv = append(argv, letter, owner)
+		argv = append(argv, letter)
 		switch letter {
-		case "a", "w", "h":
-			argv = append(argv, ttl, keep, token)
+		case "a", "h":
+			argv = append(argv, owner, ttl, keep, token)
+		case "w":
+			argv = append(argv, owner, ttl, keep, token, since)
+		case "q":
+			argv = append(argv, since)
 		case "e":
-			argv = append(argv, ttl, keep, token, pick(r, "0", "1"))
+			argv = append(argv, owner, ttl, keep, token, pick(r, "0", "1"))
 		case "r":
-			argv = append(argv, token)
+			argv = append(argv, owner, token)
 		case "d":
-			argv = append(argv, pick(r, "0", "3 SOMEBODY"))
+			argv = append(argv, owner, pick(r, "0", "1", "2"))
 		}
 	}
 	args := append([]string{"EVAL", text, strconv.Itoa(len(keys))}, keys...)
-	return append(append(args, map[bool]string{true: "1", false: "0"}[fenced], mark, "7"), argv...)
+	return append(append(args, map[bool]string{true: "1", false: "0"}[fenced], mark, "7", pick(r, lockers...)), argv...)
 }
 
 // A setter changes keys behind the script's back.
@@ -74,12 +108,15 @@ func (m *mini) set(key, value string) {
 }
 func (m *mini) remove(key string) { m.redis.Del(key) }
 
-// disturb makes a key vanish, or a fence unusable.
+// disturb makes a key vanish, a fence or a queue unusable, or a queue full.
 func disturb(r *rand.Rand, on ...setter) {
-	key := pick(r, "r0", "r1", "{r0}:fence", "{r1}:fence")
+	key := pick(r, "r0", "r1", "{r0}:fence", "{r1}:fence", "r0{}:waiting", "r1{}:waiting")
 	value := pick(r, "0x10", "1e3", "nan", "", "9007199254740991", "9007199254740992", "12345678901234567", "999", "1004")
+	if full := strings.Repeat("1760000000000002 XXXXXXXX\n", 64); strings.Contains(key, "waiting") && r.IntN(3) > 0 {
+		value = full
+	}
 	for _, s := range on {
-		if strings.Contains(key, "fence") && value != "" {
+		if strings.Contains(key, "}") && value != "" {
 			s.set(key, value)
 		} else {
 			s.remove(key)
@@ -91,14 +128,15 @@ func disturb(r *rand.Rand, on ...setter) {
 func TestTheModelAnswersAsTheScriptInMiniredis(t *testing.T) {
 	text := script(t)
 	r := rand.New(rand.NewPCG(*firstSeed, 7))
-	var a engine = newModel(nobody)
-	b := newMini(nobody)
+	var toldA, toldB audience
+	var a engine = newModel(toldA.publish)
+	b := newMini(toldB.publish)
 	defer b.close()
 	clock := firstDay
-	kinds := map[byte]int{}
-	for i := range 2000 {
+	kinds := map[string]int{}
+	for i := range 4000 {
 		// Never in the millisecond in which a key expires: there the two differ.
-		clock = clock.Add(time.Duration(r.IntN(3)) * 5 * time.Second)
+		clock = clock.Add(pick(r, 0, 0, 0, 3*time.Millisecond, 5*time.Second, 10*time.Second))
 		if r.IntN(6) == 0 {
 			disturb(r, a.(*model), b)
 		}
@@ -107,8 +145,13 @@ func TestTheModelAnswersAsTheScriptInMiniredis(t *testing.T) {
 		require.Equal(t, string(want), string(a.do(args, clock)), "batch %d: %q", i, args[2:])
 		_, lines, _ := strings.Cut(bulkText(want), "\n")
 		for line := range strings.Lines(lines) {
-			kinds[line[0]]++
+			kinds[line[:1]]++
 		}
+		require.Equal(t, toldB, toldA, "batch %d: %q", i, args[2:])
+		for _, m := range toldB {
+			kinds[strings.Fields(m)[1]]++
+		}
+		toldA, toldB = nil, nil
 		for _, key := range b.keys(clock) {
 			owner, expiry := b.holder(key, clock)
 			same, _ := a.holder(key, clock)
@@ -117,7 +160,7 @@ func TestTheModelAnswersAsTheScriptInMiniredis(t *testing.T) {
 		}
 		require.ElementsMatch(t, b.keys(clock), a.keys(clock))
 	}
-	require.Len(t, kinds, 8, "every answer but m: %v", kinds)
+	require.Len(t, kinds, 9, "every answer but m, and both messages: %v", kinds)
 }
 
 // The model answers as the script does in redis-server. What is left of an expiry
@@ -126,7 +169,17 @@ func TestTheModelAnswersAsTheScriptInRedis(t *testing.T) {
 	text := script(t)
 	s := redistest.Start(t)
 	r := rand.New(rand.NewPCG(*firstSeed, 8))
-	m := newModel(nobody)
+	var told audience
+	m := newModel(told.publish)
+	client := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	defer client.Close()
+	ear := client.Subscribe(t.Context(), mark+":"+lockers[1], mark+":"+lockers[3])
+	defer ear.Close()
+	for range 2 {
+		_, err := ear.Receive(t.Context())
+		require.NoError(t, err)
+	}
+	heard := 0
 	begin := time.Now()
 	for i := range 200 {
 		if r.IntN(2) == 0 {
@@ -137,7 +190,14 @@ func TestTheModelAnswersAsTheScriptInRedis(t *testing.T) {
 		require.NoError(t, err)
 		got := bulkText(m.do(args, firstDay.Add(time.Since(begin))))
 		require.Equal(t, withoutLeft(fmt.Sprint(reply)), withoutLeft(got), "batch %d: %q", i, args[2:])
+		for _, want := range told.heard() {
+			m, err := ear.ReceiveMessage(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, m.Channel+" "+m.Payload, "batch %d: %q", i, args[2:])
+			heard++
+		}
 	}
+	require.Greater(t, heard, 10)
 	require.Less(t, time.Since(begin), 20*time.Second, "keys have begun to expire")
 }
 

@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -47,18 +49,62 @@ type network struct {
 	conns   []*conn
 	servers []*server
 	hits    map[Kind]int // how often each kind of fault has touched something
+	events  []event      // that are to come, the next one last
+	next    *time.Timer  // until then
+	ended   chan struct{}
+}
+
+// An event is what happens at an instant.
+type event struct {
+	at  time.Duration
+	run func()
 }
 
 // now returns how long the world has existed.
 func (n *network) now() time.Duration { return time.Since(n.begin) }
 
-// at runs f at t, under the lock.
+// begins starts the goroutine in which everything happens. A goroutine for each event
+// would spend more time on growing its stack than on the event.
+func (n *network) begins() {
+	n.next, n.ended = time.NewTimer(time.Hour), make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-n.next.C:
+				n.happen()
+			case <-n.ended:
+				return
+			}
+		}
+	}()
+}
+
+// ends ends that goroutine.
+func (n *network) ends() { close(n.ended) }
+
+// happen runs the events whose time has come.
+func (n *network) happen() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for len(n.events) > 0 {
+		e := n.events[len(n.events)-1]
+		if wait := e.at - n.now(); wait > 0 {
+			n.next.Reset(wait)
+			return
+		}
+		n.events[len(n.events)-1] = event{}
+		n.events = n.events[:len(n.events)-1]
+		e.run()
+	}
+}
+
+// at has f run at t, under the lock, which is held now.
 func (n *network) at(t time.Duration, f func()) {
-	time.AfterFunc(t-n.now(), func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		f()
-	})
+	i, _ := slices.BinarySearchFunc(n.events, t, func(e event, t time.Duration) int { return cmp.Compare(t, e.at) })
+	n.events = slices.Insert(n.events, i, event{t, f})
+	if i == len(n.events)-1 {
+		n.next.Reset(t - n.now())
+	}
 }
 
 // instant returns the first instant at or after t that is the connection's, and not

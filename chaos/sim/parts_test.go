@@ -92,6 +92,8 @@ func wired(t *testing.T, f func(w *world), faults ...Fault) {
 		w.servers = []*server{newServer(&w.network, 0, nil)}
 		w.servers[0].engine = newModel(w.servers[0].publish)
 		w.links = [][]*link{{{}}}
+		w.begins()
+		defer w.ends()
 		w.plan()
 		f(w)
 		time.Sleep(time.Minute) // whatever is on its way has arrived
@@ -155,7 +157,7 @@ func TestAHungInstanceRunsLaterWhatItWasSent(t *testing.T) {
 		c, err := w.dial(context.Background(), 0, 0)
 		require.NoError(t, err)
 		time.Sleep(100*time.Millisecond - w.now())
-		_, err = c.Write([]byte("*6\r\n$4\r\nEVAL\r\n$1\r\nx\r\n$1\r\n0\r\n$1\r\n0\r\n$0\r\n\r\n$1\r\n1\r\n"))
+		_, err = c.Write([]byte("*7\r\n$4\r\nEVAL\r\n$1\r\nx\r\n$1\r\n0\r\n$1\r\n0\r\n$0\r\n\r\n$1\r\n1\r\n$8\r\nSOMEBODY\r\n"))
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 		time.Sleep(time.Second)

@@ -80,6 +80,7 @@ type Schedule struct {
 	Offsets    []time.Duration
 	Eager      bool // those that wait hardly pause
 	Unfenced   bool // the quorum issues no tokens
+	Deaf       bool // nobody may subscribe: those that wait ask now and then, all of them
 
 	// What can be claimed under these faults.
 	Exclusive  bool // no two holders at a time
@@ -147,6 +148,13 @@ func NewSchedule(seed uint64) *Schedule {
 	}
 	if longest > time.Second/2 {
 		s.Quarantine = longest + 2*time.Second
+	}
+	s.Deaf = r.IntN(3) == 0
+	if !s.has(Forget) && r.IntN(2) == 0 {
+		// So far apart that what one has counted to is far ahead of another's clock.
+		for i := range s.Offsets {
+			s.Offsets[i] *= 8
+		}
 	}
 	s.claim()
 	return s

@@ -157,6 +157,9 @@ func (x *session) run(args []string, sent time.Duration, copied bool) []byte {
 		return bulk(fmt.Sprintf("# Server\r\nredis_version:7.0.15\r\nrun_id:run-%d-%d\r\nserver_time_usec:%d\r\nuptime_in_seconds:%d\r\n",
 			s.index, s.starts, now.UnixMicro(), now.Unix()-s.started.Unix()))
 	case "SUBSCRIBE", "UNSUBSCRIBE":
+		if s.n.Deaf {
+			return []byte("-NOPERM this user has no permissions to access one of the channels used as arguments\r\n")
+		}
 		var out []byte
 		for _, topic := range args[1:] {
 			out = append(out, x.subscribe(topic, name == "SUBSCRIBE")...)
@@ -228,14 +231,17 @@ func (s *server) publish(topic, message string) int {
 // A post is a message that is to be published.
 type post struct{ topic, message string }
 
+// lock is the last word of a message. What is before it, and the topic, are random.
+func (p post) lock() string { return p.message[strings.LastIndexByte(p.message, ' ')+1:] }
+
 // deliver sends what a batch has published. The operations of a batch on different
-// resources have no order, and neither have these messages: they go out by topic. Each
-// arrives by itself, so that what it changes is done before the next.
+// resources have no order, and neither have these messages: they go out by resource.
+// Each arrives by itself, so that what it changes is done before the next.
 func (s *server) deliver() {
 	if len(s.posts) == 0 {
 		return
 	}
-	slices.SortStableFunc(s.posts, func(a, b post) int { return cmp.Compare(a.topic, b.topic) })
+	slices.SortStableFunc(s.posts, func(a, b post) int { return cmp.Compare(a.lock(), b.lock()) })
 	for _, p := range s.posts {
 		message := fmt.Appendf(nil, "*3\r\n%s%s%s", bulk("message"), bulk(p.topic), bulk(p.message))
 		for _, x := range s.sessions {

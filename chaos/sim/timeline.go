@@ -11,9 +11,9 @@ import (
 
 // A timeline is what happened, in the order of the virtual instants. What happens at
 // one instant is sorted, as it has no order, and so are the operations of a batch.
-type timeline struct{ events []event }
+type timeline struct{ events []note }
 
-type event struct {
+type note struct {
 	at   time.Duration
 	lane string
 	text string
@@ -21,7 +21,7 @@ type event struct {
 }
 
 func (l *timeline) add(at time.Duration, lane, text string, ops ...operation) {
-	l.events = append(l.events, event{at, lane, text, ops})
+	l.events = append(l.events, note{at, lane, text, ops})
 }
 
 // owners are what the library makes of random bits, 26 letters and digits.
@@ -47,7 +47,7 @@ func (l *timeline) lines() []string {
 	if l == nil {
 		return nil
 	}
-	slices.SortStableFunc(l.events, func(a, b event) int {
+	slices.SortStableFunc(l.events, func(a, b note) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.lane, b.lane), cmp.Compare(names{}.in(a.text, true), names{}.in(b.text, true)))
 	})
 	n := names{}

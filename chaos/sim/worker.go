@@ -81,6 +81,7 @@ func (k *worker) run() {
 type request struct {
 	resource int
 	ttl      time.Duration
+	pace     time.Duration // of what is done with it: the ttl, unless that is too long
 	call     time.Duration
 	name     string
 }
@@ -89,8 +90,10 @@ type request struct {
 func (k *worker) once() {
 	w := k.w
 	q := request{resource: k.rand.IntN(w.Resources), ttl: pick(k.rand, w.TTLs...)}
-	if w.Long && k.chance(0.15) {
-		q.resource, q.ttl = w.Resources, longTTL // one of its own, as nobody gets it soon
+	q.pace = q.ttl
+	if w.Long && k.chance(0.3) {
+		// One of its own, as nobody gets it soon. It is released while there are faults.
+		q.resource, q.ttl, q.pace = w.Resources, longTTL, w.TTLs[0]
 	}
 	name := w.key(q.resource)
 	ctx := context.Background()
@@ -104,13 +107,16 @@ func (k *worker) once() {
 		lock, err = k.c.locker.TryAcquire(ctx, name, q.ttl)
 	case p < 0.45:
 		q.name = "wait"
-		wait := k.span(0, 3*q.ttl)
+		wait := k.span(0, 3*q.pace)
 		wait = min(wait, 2*time.Second)
 		limit += wait + linger
 		lock, err = k.c.locker.Acquire(ctx, name, q.ttl, redlock.WithMaxWait(wait))
 	default:
 		q.name = "acquire"
-		wait := min(k.span(time.Millisecond, 4*q.ttl), 2*time.Second)
+		wait := min(k.span(time.Millisecond, 4*q.pace), 2*time.Second)
+		if k.chance(0.2) {
+			wait = k.span(1, 4*w.Delay) // while its requests are out
+		}
 		limit = wait + ctxSlack
 		c, cancel := context.WithTimeout(ctx, wait)
 		lock, err = k.c.locker.Acquire(c, name, q.ttl)
@@ -176,7 +182,7 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 	for range k.rand.IntN(4) {
 		switch p := k.rand.Float64(); {
 		case p < 0.3:
-			k.pause(k.span(0, q.ttl/4))
+			k.pause(k.span(0, q.pace/4))
 		case p < 0.55 && q.ttl < longTTL:
 			// About the end of the window is where things happen.
 			k.pause(lock.Remaining() + k.span(0, 6*time.Millisecond) - 4*time.Millisecond)
@@ -192,7 +198,7 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 			}
 			k.pause(k.span(0, 2*q.ttl))
 		default:
-			k.pause(k.span(0, 1+q.ttl/16))
+			k.pause(k.span(0, 1+q.pace/16))
 		}
 		k.look(h, lock)
 		if k.chance(0.6) {
@@ -360,7 +366,7 @@ func (k *worker) recover() {
 	}
 	for i := range pick(k.rand, 1, 1, 2) {
 		resource := (k.c.id + k.id + i) % w.resources()
-		q := request{resource: resource, ttl: w.TTLs[0], name: "recover", call: w.now()}
+		q := request{resource: resource, ttl: w.TTLs[0], pace: w.TTLs[0], name: "recover", call: w.now()}
 		bound := w.Active + quarantine - q.call + time.Duration(workers)*4*q.ttl + 8*time.Second
 		ctx, cancel := context.WithTimeout(context.Background(), bound)
 		lock, err := k.c.locker.Acquire(ctx, w.key(resource), q.ttl)

@@ -89,6 +89,8 @@ func Simulate(s *Schedule, newEngine NewEngine, logged bool) Result {
 	if logged {
 		w.log = &timeline{}
 	}
+	w.begins()
+	defer w.ends()
 	for i := range s.Instances {
 		server := newServer(&w.network, i, nil)
 		server.engine = newEngine(server.publish)
@@ -144,6 +146,8 @@ var (
 // plan has the faults happen that are more than a condition of the network, and the
 // healing.
 func (w *world) plan() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for i := range w.Faults {
 		f := &w.Faults[i]
 		var begin, end func(s *server)
