@@ -743,7 +743,7 @@ func TestOneFaultFailsNoOtherOperation(t *testing.T) {
 				cells[r.fence] = cell{"list", "7", oldKeep}
 				want = append(want, verdict{letters: "f", text: "WRONGTYPE"})
 			case 7: // a fence key that holds no number
-				cells[r.fence] = text("1e3", oldKeep)
+				cells[r.fence], granted[r.fence] = text("1e3", oldKeep), text("1e3", keepMS)
 				want = append(want, verdict{letters: "f", text: "holds no token"})
 			case 9:
 				cells[r.lock] = text(foreign, oldTTL)
@@ -1068,7 +1068,7 @@ func TestAMissingRightFailsTheOperationAlone(t *testing.T) {
 		{"set", gone, heal, "fails"},
 		{"set", mine, release, "works"},
 
-		{"get", free, acquire, "fails"},
+		{"get", free, acquire, "works"}, // SET reads by itself
 		{"get", mine, raise, "fails"},
 		{"get", mine, extend, "fails"},
 		{"get", gone, heal, "fails"},
