@@ -26,9 +26,9 @@ const (
 	fullness = 0.9
 )
 
-// Versions whose behaviour matters: the first with SET .. GET, by which an
-// acquire counts up, and the one that the tests run on.
-var oldest, tested = [2]int{6, 2}, [2]int{7, 0}
+// Versions whose behaviour matters: the first with KEEPTTL, by which a token is
+// raised, and the one that the tests run on.
+var oldest, tested = [2]int{6, 0}, [2]int{7, 0}
 
 type findings []Finding
 
@@ -304,7 +304,7 @@ func (fs *findings) version(f *facts) {
 	case !ok:
 		fs.add(Info, "version", "run the tests of this library on it", "it does not tell a version: nothing is known about it")
 	case slices.Compare(v[:], oldest[:]) < 0:
-		fs.add(Unsafe, "version", "use Redis 7.0 or later", "version %s does not know SET with GET, by which an acquire counts up", line(text))
+		fs.add(Unsafe, "version", "use Redis 7.0 or later", "version %s does not know SET with KEEPTTL, which raises a token", line(text))
 	case v != tested || strings.HasPrefix(text, "valkey"):
 		fs.add(Info, "version", "run the tests of this library on it", "version %s is not among those that the library is tested on, Redis %d.%d", line(text), tested[0], tested[1])
 	}

@@ -76,7 +76,8 @@ type request struct {
 // is not won is released on all instances, in the background.
 //
 // A ttl below 10 ms or above 365 days, a resource that is empty, larger than 64 KiB
-// or shaped like a fence key, and a bad option are refused before any I/O.
+// or shaped like another key of this library (a fence key, or one that ends with
+// "{}:waiting"), and a bad option are refused before any I/O.
 func (l *Locker) TryAcquire(ctx context.Context, resource string, ttl time.Duration, opts ...AcquireOption) (*Lock, error) {
 	q, err := l.newRequest(ctx, resource, ttl, opts)
 	if err != nil {
@@ -222,7 +223,10 @@ func (l *Locker) attempt(ctx context.Context, q *request, goal func(tally) bool)
 // told when the lock is free. It may only look, and not ask for it.
 func (l *Locker) attemptOf(ctx context.Context, q *request, look bool) attempt {
 	r := l.begin(ctx, q)
-	r.since, r.look = q.start.UnixMicro(), look
+	r.since = q.start.UnixMicro()
+	if look {
+		r.op = opLook
+	}
 	r.attended = true
 	r.send(r.start)
 	return l.finish(ctx, q, r, decided)
@@ -261,7 +265,7 @@ func (l *Locker) finish(ctx context.Context, q *request, r *round, goal func(tal
 		lost := l.now()
 		a.round.linger(ctx)
 		a.lingered = elapsed(lost, l.now())
-		if a.round.look {
+		if a.round.op == opLook {
 			k.phase.Store(over) // nothing was asked for
 		} else {
 			k.abandon(ctx, a.round)

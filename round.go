@@ -29,8 +29,7 @@ type round struct {
 	shorter bool      // of an extend: it brings the expiry nearer
 	tell    bool      // of a release: it wakes who waits elsewhere
 	hedge   int       // and the instance that wakes a second one, too
-	since   int64     // of an acquire: since when its caller waits, in µs of the wall clock; 0 if it does not
-	look    bool      // of an acquire: it only looks whether the lock is held
+	since   int64     // of an acquire or a look: since when its caller waits, in µs of the wall clock; 0 if it does not
 	next    *Lock     // of a release: who is handed the resource; while that one wants it, nobody is told
 	token   uint64    // the seed of an acquire, else the fencing token
 	ctx     context.Context
@@ -76,7 +75,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 			r.took = make([]time.Duration, n)
 		}
 	}
-	r.op, r.lock, r.ctx, r.shorter, r.tell, r.since, r.look, r.next = op, lock, ctx, false, false, 0, false, nil
+	r.op, r.lock, r.ctx, r.shorter, r.tell, r.since, r.next = op, lock, ctx, false, false, 0, nil
 	r.tally = tally{n: len(l.instances)}
 	clear(r.votes)
 	clear(r.fences)

@@ -24,6 +24,7 @@ type op uint8
 
 const (
 	opAcquire op = iota
+	opLook       // in place of an acquire, by one that waits: whether the lock is held
 	opRaise
 	opExtend
 	opHeal
@@ -31,7 +32,7 @@ const (
 )
 
 func (o op) String() string {
-	return [...]string{"acquire", "raise", "extend", "heal", "release"}[o]
+	return [...]string{"acquire", "acquire", "raise", "extend", "heal", "release"}[o]
 }
 
 // grants reports whether o can make the lock the owner's on an instance, and
@@ -43,11 +44,10 @@ func (o op) prolongs() bool { return o == opExtend || o == opHeal }
 
 // The letters under which lua/batch.lua knows the operations. They are
 // variables because an argument that is a pointer is not boxed.
-var letters = [...]string{opAcquire: "a", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
+var letters = [...]string{opAcquire: "a", opLook: "q", opRaise: "r", opExtend: "e", opHeal: "h", opRelease: "d"}
 
-// The letters of one that waits: of an acquire that queues up where it is refused, and
-// of a look at the lock, which queues up anyway.
-var waits, looks = "w", "q"
+// waits is the letter of an acquire that queues up where it is refused.
+var waits = "w"
 
 var yes, no, blank = "1", "0", ""
 
@@ -75,13 +75,13 @@ func (r *round) size() int { return 128 + len(r.lock.key) + len(r.lock.fence) }
 
 // appendArgs appends the ARGV of r's operation for in; nil where nobody can be told.
 func (r *round) appendArgs(args []any, in *instance) []any {
-	hears := in != nil && in.ear.hears.Load()
+	queues := r.since != 0 && in != nil && in.ear.hears.Load()
 	switch {
-	case r.look && hears:
-		return append(args, &looks, &r.since)
-	case r.look:
-		return append(args, &looks, &no)
-	case r.op == opAcquire && r.since != 0 && hears:
+	case r.op == opLook && queues:
+		return append(args, &letters[opLook], &r.since)
+	case r.op == opLook:
+		return append(args, &letters[opLook], &no)
+	case queues:
 		return append(args, &waits, &r.lock.owner, &r.ttl, &r.keep, &r.token, &r.since)
 	}
 	args = append(args, &letters[r.op], &r.lock.owner)

@@ -300,15 +300,6 @@ func (c cell) held() (bool, verdict) {
 	return true, verdict{}
 }
 
-// undone returns what an acquire leaves that was granted, and found then that the
-// fence can't count: the text of the fence, with a new expiry.
-func (w world) undone(letter string) world {
-	if letter == "a" && w.lock == none && w.fence.kind == "string" {
-		w.fence.ttl = keepMS
-	}
-	return w
-}
-
 // after returns what an operation of own, with ttlMS, keepMS and seed, makes of w.
 // Its letter is S for an extend that may shorten.
 func (w world) after(letter string, fenced bool) (verdict, world) {
@@ -320,10 +311,7 @@ func (w world) after(letter string, fenced bool) (verdict, world) {
 			if !isOwn && strings.Contains("reS", letter) {
 				return notOwn, w
 			}
-			if letter == "a" && w.lock.kind == "list" {
-				fault = "" // two faults: it names either
-			}
-			return verdict{letters: "f", text: fault}, w.undone(letter)
+			return verdict{letters: "f", text: fault}, w
 		}
 	}
 	next := w
@@ -343,7 +331,7 @@ func (w world) after(letter string, fenced bool) (verdict, world) {
 		case w.lock.kind == "list":
 			return verdict{letters: "f"}, w
 		case end != "":
-			return verdict{letters: "f", text: "counted to its end"}, w.undone(letter)
+			return verdict{letters: "f", text: "counted to its end"}, w
 		}
 		next.lock = text(own, ttlMS)
 		if fenced {
@@ -542,24 +530,20 @@ func TestARaiseBeyondTheTokenIsNobodyElses(t *testing.T) {
 }
 
 // A number that cannot be read is a fault of this instance: it gets no lock of
-// ours, and what it has keeps its value; an acquire gives it a new expiry.
+// ours, and what it has keeps its value and its expiry.
 func TestABadFenceLeavesNoLockBehind(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backend) {
 		for i, bad := range badFences {
 			r := pairOf(strconv.Itoa(i))
 			b.put(t, r.fence, text(bad, oldKeep))
 			for _, o := range []operation{
-				r.heal(own, ttlMS, keepMS, decimal(seed)),
 				r.acquire(own, ttlMS, keepMS, decimal(seed)),
+				r.heal(own, ttlMS, keepMS, decimal(seed)),
 			} {
 				a := parseAnswer(b.run(t, true, o)[0])
 				require.Equal(t, failed, a.vote, "%q", bad)
 				b.requireCell(t, none, r.lock, "%q", bad)
-				keep := int64(oldKeep)
-				if o.letter() == "a" {
-					keep = keepMS
-				}
-				b.requireCell(t, text(bad, keep), r.fence, "%q", bad)
+				b.requireCell(t, text(bad, oldKeep), r.fence, "%q", bad)
 			}
 		}
 	})
@@ -743,7 +727,7 @@ func TestOneFaultFailsNoOtherOperation(t *testing.T) {
 				cells[r.fence] = cell{"list", "7", oldKeep}
 				want = append(want, verdict{letters: "f", text: "WRONGTYPE"})
 			case 7: // a fence key that holds no number
-				cells[r.fence], granted[r.fence] = text("1e3", oldKeep), text("1e3", keepMS)
+				cells[r.fence] = text("1e3", oldKeep)
 				want = append(want, verdict{letters: "f", text: "holds no token"})
 			case 9:
 				cells[r.lock] = text(foreign, oldTTL)
@@ -1068,7 +1052,7 @@ func TestAMissingRightFailsTheOperationAlone(t *testing.T) {
 		{"set", gone, heal, "fails"},
 		{"set", mine, release, "works"},
 
-		{"get", free, acquire, "works"}, // SET reads by itself
+		{"get", free, acquire, "fails"},
 		{"get", mine, raise, "fails"},
 		{"get", mine, extend, "fails"},
 		{"get", gone, heal, "fails"},

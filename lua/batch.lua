@@ -63,6 +63,8 @@ local function more()
   tools = {}
   local format, sub = string.format, string.sub
 
+  local no_token = 'f the fence key holds no token'
+
   local function failed(reply)
     return 'f ' .. string.gsub(reply.err, '[\r\n]', ' ')
   end
@@ -86,7 +88,7 @@ local function more()
     if type(s) == 'table' then return nil, failed(s) end
     local n = number(s)
     if n then return n, s end
-    return nil, 'f the fence key holds no token'
+    return nil, no_token
   end
 
   -- refusal tells apart the three cases in which L is not owner's; nil where it is.
@@ -99,13 +101,8 @@ local function more()
   end
   tools.refusal = refusal
 
-  -- taken is the refusal for a lock that is another owner's.
-  local function taken(L, F)
-    local n, fault = 0, nil
-    if F then
-      n, fault = fence(F)
-      if not n then return fault end
-    end
+  -- taken is the refusal for a lock that is another owner's, with what F counts.
+  local function taken(L, n)
     local left = call('PTTL', L)
     if type(left) == 'table' then return failed(left) end
     return format('r %.0f %.0f', n, left)
@@ -140,29 +137,15 @@ local function more()
     return nil, before
   end
 
-  -- count is for a fresh grant of L where F was not simply smaller than the seed that it holds now. What is no token
-  -- gets its place back, with the expiry of the seed.
-  function tools.count(L, F, before, seed)
-    local n, f, fault = 0, seed, nil
-    if type(before) == 'table' then
-      fault = failed(before)
-    else
-      n = number(before)
-      if not n then
-        f, fault = before, 'f the fence key holds no token'
-      elseif n == 9007199254740991 then
-        f, fault = before, 'f the fence key has counted to its end'
-      elseif n >= tonumber(seed) then
-        f = format('%.0f', n + 1)
-      end
-      if f ~= seed then
-        local done = call('SET', F, f, 'KEEPTTL')
-        if done.err then fault = failed(done) end
-      end
-    end
-    -- A grant without its number would stand outside the order.
-    if fault then call('DEL', L) end
-    return fault or 'g ' .. f
+  -- count counts text, what F holds, up where it is not simply smaller than seed. It returns the new text, or nil and
+  -- an answer where it can't.
+  function tools.count(text, seed)
+    if type(text) == 'table' then return nil, failed(text) end
+    local n = number(text)
+    if not n then return nil, no_token end
+    if n < tonumber(seed) then return seed end
+    if n == 9007199254740991 then return nil, 'f the fence key has counted to its end' end
+    return format('%.0f', n + 1)
   end
 
   -- The queue for L is one string: for each Locker that waits since when, and its
@@ -219,25 +202,28 @@ local function more()
     return answer
   end
 
-  -- held answers an acquire that finds L held; who waits since then queues up.
-  function tools.held(L, F, owner, since)
+  -- held answers an acquire that finds L held, and text in F; who waits since then queues up.
+  function tools.held(L, F, text, owner, since)
     local answer = refusal(L, owner)
     if answer == 'x' then
-      answer = taken(L, F)
+      answer = taken(L, tonumber(text or '0'))
       if since and sub(answer, 1, 1) == 'r' then queue_up(L, since) end
       return answer
     end
-    if answer or not F then return answer or 'g 0' end
-    local n, text = fence(F)
-    if not n then return text end
-    return text and 'g ' .. text or 'f the fence key is gone'
+    if not answer and F and not text then return 'f the fence key is gone' end
+    return answer or 'g ' .. (text or '0')
   end
 
   function tools.q(L, F)
     queue_up(L, ARGV[a + 1])
     local answer = refusal(L, '')
-    if answer == 'x' then return taken(L, F) end
-    return answer
+    if answer ~= 'x' then return answer end
+    local n, fault = 0, nil
+    if F then
+      n, fault = fence(F)
+      if not n then return fault end
+    end
+    return taken(L, n)
   end
 
   function tools.r(L, F)
@@ -289,18 +275,28 @@ local function more()
 end
 
 local function acquire(L, F, owner, since)
-  local done = call('SET', L, owner, 'PX', ARGV[a + 2], 'NX')
-  if not done then return more().held(L, F, owner, since) end
-  if done.err then return more().failed(done) end
-  if not F then return 'g 0' end
-  local seed = ARGV[a + 4]
-  local before = call('SET', F, seed, 'PX', ARGV[a + 3], 'GET')
-  -- Mostly the seed is the larger one, and two texts of as many digits tell that as
-  -- their numbers do.
-  if before and not (type(before) == 'string' and #before == #seed and before < seed and find(before, '^%d+$')) then
-    return more().count(L, F, before, seed)
+  local text, f, fault = nil, '0', nil
+  if F then
+    text, f = call('GET', F), ARGV[a + 4]
+    -- Mostly the seed is the larger one, and two texts of as many digits tell that as
+    -- their numbers do.
+    if text and not (type(text) == 'string' and #text == #f and text < f and find(text, '^%d+$')) then
+      f, fault = more().count(text, f)
+      if fault then return fault end
+    end
   end
-  return 'g ' .. seed
+  local done = call('SET', L, owner, 'PX', ARGV[a + 2], 'NX')
+  if not done then return more().held(L, F, text, owner, since) end
+  if done.err then return more().failed(done) end
+  if F then
+    done = call('SET', F, f, 'PX', ARGV[a + 3])
+    if done.err then
+      -- A grant without its number would stand outside the order.
+      call('DEL', L)
+      return more().failed(done)
+    end
+  end
+  return 'g ' .. f
 end
 
 local function release(L, owner, tell)

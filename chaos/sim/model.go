@@ -311,37 +311,34 @@ func (q *queues) wake(o operation) (told int) {
 func head(owner string) string { return owner[:min(8, len(owner))] }
 
 func (m at) acquire(o operation) string {
+	f := "0"
 	n, text, fault := m.fence(o.fence)
+	if o.fence != "" {
+		f = o.token
+		switch {
+		case fault != "":
+			return fault
+		case n == 1<<53-1:
+			return ended
+		case text != "" && n >= number(f):
+			f = strconv.FormatInt(n+1, 10)
+		}
+	}
 	if e, taken := m.get(o.lock); taken {
 		switch {
 		case e.value != o.owner:
 			return m.taken(o)
 		case o.fence == "":
 			return "g 0"
-		case fault != "":
-			return fault
 		case text == "":
 			return noFence
 		}
 		return "g " + text
 	}
-	switch {
-	case o.fence == "":
-		m.set(o.lock, o.owner, o.ttl)
-		return "g 0"
-	case n == 1<<53-1:
-		fault = ended
-	}
-	if fault != "" {
-		m.expire(o.fence, number(o.keep))
-		return fault
-	}
-	f := o.token
-	if text != "" && n >= number(f) {
-		f = strconv.FormatInt(n+1, 10)
-	}
 	m.set(o.lock, o.owner, o.ttl)
-	m.set(o.fence, f, o.keep)
+	if o.fence != "" {
+		m.set(o.fence, f, o.keep)
+	}
 	return "g " + f
 }
 
