@@ -569,12 +569,7 @@ func TestClientsThatPipelineLock(t *testing.T) {
 func TestAnExtendThatFailsTakesNothingFromTheOneBefore(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
-	var addrs []string
-	var proxies []*redistest.Proxy
-	for _, s := range servers {
-		p := redistest.NewProxy(t, s.Addr())
-		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
-	}
+	proxies, addrs := redistest.NewProxies(t, servers)
 	l := opened(t, addrs, WithInstanceTimeout(inTime), OneFlight())
 	k, err := l.TryAcquire(t.Context(), "r", 20*time.Second)
 	require.NoError(t, err)

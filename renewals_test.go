@@ -231,12 +231,7 @@ func TestACopyThatRunsFirstIsNoClockAstray(t *testing.T) {
 func TestNoFaultButAClockLooksLikeOne(t *testing.T) {
 	t.Parallel()
 	servers := start(t, 3)
-	var endpoints []string
-	var proxies []*redistest.Proxy
-	for _, s := range servers {
-		p := redistest.NewProxy(t, s.Addr())
-		proxies, endpoints = append(proxies, p), append(endpoints, p.Addr())
-	}
+	proxies, endpoints := redistest.NewProxies(t, servers)
 	var renewals atomic.Int32
 	alarms := make(chan redlock.InstanceEvent, 1000)
 	l := openAt(t, endpoints, redlock.WithObserver(redlock.Observer{

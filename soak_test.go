@@ -81,13 +81,7 @@ func TestSoak(t *testing.T) {
 	// They forget nothing when they are killed. One that does would be the end of
 	// a lock that only a bare majority held.
 	servers := redistest.StartN(t, 5, "--appendonly", "yes", "--appendfsync", "always")
-	var endpoints []string
-	var proxies []*redistest.Proxy
-	for _, s := range servers {
-		p := redistest.NewProxy(t, s.Addr())
-		proxies = append(proxies, p)
-		endpoints = append(endpoints, p.Addr())
-	}
+	proxies, endpoints := redistest.NewProxies(t, servers)
 	ctx, cancel := context.WithTimeout(t.Context(), soakTime(t))
 	defer cancel()
 

@@ -40,12 +40,7 @@ func TestNoWindowReachesBeyondTheExpiryOfAMajority(t *testing.T) {
 	t.Parallel()
 	const n, locks = 3, 50
 	servers := start(t, n)
-	var endpoints []string
-	var proxies []*redistest.Proxy
-	for _, s := range servers {
-		p := redistest.NewProxy(t, s.Addr())
-		proxies, endpoints = append(proxies, p), append(endpoints, p.Addr())
-	}
+	proxies, endpoints := redistest.NewProxies(t, servers)
 	l := openAt(t, endpoints)
 	// A tenth of it, the limit of a vote, is more than the lines take.
 	ttl := func() time.Duration { return 300*time.Millisecond + rand.N(longestTTL) }

@@ -513,13 +513,7 @@ func TestEachWaiterHasItsOwnTTL(t *testing.T) {
 
 func TestAHandOverThatTakesTooLongIsNoLock(t *testing.T) {
 	t.Parallel()
-	var endpoints []string
-	var proxies []*redistest.Proxy
-	for _, s := range redistest.StartN(t, 3) {
-		p := redistest.NewProxy(t, s.Addr())
-		proxies = append(proxies, p)
-		endpoints = append(endpoints, p.Addr())
-	}
+	proxies, endpoints := redistest.NewProxies(t, redistest.StartN(t, 3))
 	l := opened(t, endpoints, WithInstanceTimeout(time.Second))
 	k, err := l.Acquire(t.Context(), "r", time.Minute)
 	require.NoError(t, err)

@@ -373,13 +373,7 @@ func TestWhoDoesNotTakeItIsPassedOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			servers := redistest.StartN(t, 3)
-			var endpoints []string
-			var proxies []*redistest.Proxy
-			for _, s := range servers {
-				p := redistest.NewProxy(t, s.Addr())
-				proxies = append(proxies, p)
-				endpoints = append(endpoints, p.Addr())
-			}
+			proxies, endpoints := redistest.NewProxies(t, servers)
 			ours, second := opened(t, redistest.Addrs(servers), patient), opened(t, redistest.Addrs(servers), patient)
 			var first []*Locker
 			for range c.count {
@@ -531,14 +525,8 @@ func TestATurnThatIsNotTakenIsOfferedElsewhere(t *testing.T) {
 func TestNobodyListensAfterClose(t *testing.T) {
 	for _, hung := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hung: %v", hung), func(t *testing.T) {
-			var endpoints []string
-			var proxies []*redistest.Proxy
 			servers := redistest.StartN(t, 3)
-			for _, s := range servers {
-				p := redistest.NewProxy(t, s.Addr())
-				proxies = append(proxies, p)
-				endpoints = append(endpoints, p.Addr())
-			}
+			proxies, endpoints := redistest.NewProxies(t, servers)
 			occupier := opened(t, redistest.Addrs(servers))
 			k, err := occupier.Acquire(t.Context(), "r", time.Minute)
 			require.NoError(t, err)

@@ -169,8 +169,9 @@ func TestReplaysAreTheSame(t *testing.T) {
 		second := seen(simulated(t, s, e, true))
 		require.Greater(t, len(first), 20)
 		if !slices.Equal(first, second) {
-			// Two callers that one answer wakes run in the order in which they were made
-			// ready, unless the machine takes the processor away in that moment.
+			// Seen with a few in ten thousand, on a busy machine. The cause is not known for sure:
+			// callers that one answer wakes run in the order in which they were made ready, unless
+			// the machine takes the processor away in that moment.
 			again++
 			if third := seen(simulated(t, s, e, true)); slices.Equal(third, second) {
 				first = third
@@ -187,7 +188,7 @@ func TestReplaysAreTheSame(t *testing.T) {
 		require.Len(t, second, len(first))
 	}
 	require.LessOrEqual(t, again, 1+n/100, "the simulation is not deterministic")
-	t.Logf("%d replays are the same, from seed %d; %d of them took a third run", n, *firstSeed, again)
+	t.Logf("%d replays are the same, from seed %d; %d more with a third run", n-again, *firstSeed, again)
 }
 
 // seen is the part of a timeline that the instances have seen: what they were asked, in

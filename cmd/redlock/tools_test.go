@@ -464,8 +464,7 @@ func TestHelpShowsExamples(t *testing.T) {
 	require.Contains(t, stdout, "redlock run nightly-backup -- ./backup.sh")
 }
 
-// offers returns what a shell runs program with, after the script that completes for
-// it, and with the words of a line as its arguments.
+// offers returns what a shell prints that is started with args.
 func offers(t *testing.T, shell string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(shell)

@@ -66,6 +66,16 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
+// NewProxies returns a proxy in front of each server, and their addresses.
+func NewProxies(tb testing.TB, servers []*Server) (proxies []*Proxy, addrs []string) {
+	tb.Helper()
+	for _, s := range servers {
+		p := NewProxy(tb, s.Addr())
+		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
+	}
+	return proxies, addrs
+}
+
 // LaunchProxy starts a proxy to target ("host:port") on a free loopback port.
 // The target is dialed once for every accepted connection; when that fails the
 // client's connection is closed. Stop the proxy with Close.

@@ -129,8 +129,9 @@ func (s *Server) Kill() error {
 
 // Restart kills the server if it runs and starts it again: same port, same
 // directory, same arguments. It fails if something else took the port meanwhile,
-// and keeps it for two seconds: [FreeAddr] of another process may just be trying it. A server that has much to load (more than half a second) still answers
-// -LOADING when Restart returns, one that has little does not.
+// and keeps it for two seconds: [FreeAddr] of another process may just be trying it.
+// A server that has much to load (more than half a second) still answers -LOADING
+// when Restart returns, one that has little does not.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
