@@ -306,6 +306,9 @@ func TestAReleaseWakesWhoHasWaitedLongest(t *testing.T) {
 		require.Less(t, time.Since(start), atOnce)
 	}
 	require.NoError(t, k.Release(t.Context()))
+	for _, l := range []*Locker{ours, first, second, third} {
+		eventually(t, l.instances[0].resting, "a majority may have been enough so far: it has told all that it has to")
+	}
 	for i, p := range pubsubs {
 		servers[0].MustDo(t, "PUBLISH", []*Locker{first, second, third}[i].channel(), "end")
 		for {
