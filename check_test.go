@@ -419,7 +419,7 @@ func TestARateIsWhatTheRoundTripsAllow(t *testing.T) {
 
 func TestLatencyIsComparedWithTheInstanceTimeout(t *testing.T) {
 	p := redistest.NewProxy(t, redistest.Start(t, durable...).Addr())
-	l := opened(t, []string{p.Addr()})
+	l := opened(t, []string{p.Addr()}, func(c *config) error { c.instanceTimeout = 0; return nil }) // as it is by default
 	_, found := judged(t, l, mature)
 	require.NotContains(t, found, "latency")
 	p.DelayReplies(50 * time.Millisecond)
