@@ -1,6 +1,8 @@
 package control
 
 import (
+	"sync"
+
 	"github.com/quorumlock/redlock"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
@@ -32,8 +34,13 @@ func listTwice(x *Stage, args ...string) {
 		endpoints[1] = redistest.NewProxy(x, a.Addr()).Addr()
 		b = a
 	})
-	first := x.Hold(x.Locker(endpoints), lease)
-	x.Until("all have granted it", func() bool { return !gone(x, a) && !gone(x, b) && !gone(x, c) })
+	var answered sync.Map
+	seen := redlock.WithObserver(redlock.Observer{Round: func(e redlock.RoundEvent) { answered.Store(e.Op+e.Owner, true) }})
+	first := x.Hold(x.Locker(endpoints, seen), lease)
+	x.Until("all have granted it, and by each name", func() bool {
+		_, each := answered.Load("acquire" + redlock.OwnerDigest(first.lock.Owner()))
+		return each && !gone(x, a) && !gone(x, b) && !gone(x, c)
+	})
 	x.must(a.Restart())
 	x.Collide(first, x.Hold(x.Locker(endpoints), lease))
 }
