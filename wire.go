@@ -30,6 +30,7 @@ type wire struct {
 	in     []byte // what has been read and not yet been taken
 	buf    []byte
 	wrote  time.Time // until when a write may take
+	looker *looker   // nil: there is no looking without waiting
 }
 
 // newWire returns nil if the client has closed conn.
@@ -40,7 +41,7 @@ func newWire(conn net.Conn) *wire {
 	inner := carrier(conn)
 	_, tcp := inner.(*net.TCPConn)
 	_, unix := inner.(*net.UnixConn)
-	return &wire{conn: conn, prompt: tcp || unix, buf: make([]byte, 16<<10)}
+	return &wire{conn: conn, prompt: tcp || unix, looker: newLooker(conn), buf: make([]byte, 16<<10)}
 }
 
 // carrier returns the connection below TLS.
@@ -70,22 +71,42 @@ func (w *wire) write(command []byte, now time.Time, limit time.Duration) error {
 
 // fill waits for more bytes.
 func (w *wire) fill() error {
+	room, err := w.room()
+	if err != nil {
+		return err
+	}
+	n, err := w.conn.Read(room)
+	w.in = w.in[:len(w.in)+n]
+	if n > 0 {
+		return nil // an error comes again
+	}
+	return err
+}
+
+// look takes the bytes that have come, and reports whether there were any.
+func (w *wire) look() (some bool, err error) {
+	room, err := w.room()
+	if err != nil {
+		return false, err
+	}
+	n, err := w.looker.look(room)
+	w.in = w.in[:len(w.in)+n]
+	return n > 0, err
+}
+
+// room returns where to read to.
+func (w *wire) room() ([]byte, error) {
 	if len(w.in) == 0 {
 		w.in = w.buf[:0]
 	}
 	if len(w.in) == cap(w.in) {
 		size := 2*len(w.in) + len(w.buf)
 		if size > maxReply {
-			return fmt.Errorf("%w: more than %d bytes", errNoReply, maxReply)
+			return nil, fmt.Errorf("%w: more than %d bytes", errNoReply, maxReply)
 		}
 		w.in = append(make([]byte, 0, size), w.in...)
 	}
-	n, err := w.conn.Read(w.in[len(w.in):cap(w.in)])
-	w.in = w.in[:len(w.in)+n]
-	if n > 0 {
-		return nil // an error comes again
-	}
-	return err
+	return w.in[len(w.in):cap(w.in)], nil
 }
 
 var errNoReply = errors.New("not an answer of Redis to a script")

@@ -21,9 +21,10 @@ const (
 	nobodys turn = iota // the worker waits
 	workers             // it looks at the queue before it waits again
 	callers             // a caller reads the answer to its own operation, and passes the turn on: see attend
+	unread              // an answer is to come that nobody waits for: the next caller reads it, or the worker
 )
 
-// idleTime is how long the only instance of a Locker rests before the worker listens
+// idleTime is how long the worker rests before it listens
 // to the connection, so as to see that it ends.
 const idleTime = 20 * time.Millisecond
 
@@ -32,6 +33,12 @@ const idleTime = 20 * time.Millisecond
 func (in *instance) departLocked(r *round, now time.Time) {
 	out := len(in.flights)
 	switch {
+	case in.turn == unread && r.attended && len(in.queue) == 1:
+		in.leaveToCallerLocked(r) // it is sent behind that answer
+		return
+	case in.turn == unread:
+		in.signalLocked()
+		return
 	case in.turn != nobodys:
 		return // who has it looks
 	case in.wire == nil:
@@ -56,13 +63,19 @@ func (in *instance) departLocked(r *round, now time.Time) {
 		return
 	}
 	if alone {
-		in.turn, r.inline = callers, true
+		in.leaveToCallerLocked(r)
 	}
 	in.flyLocked(now, real)
 	in.pen.Unlock()
 	if len(in.queue) > 0 && len(in.flights) == 0 { // the answer was there before this
 		in.signalLocked()
 	}
+}
+
+// leaveToCallerLocked has r's caller read the answer.
+func (in *instance) leaveToCallerLocked(r *round) {
+	in.turn = callers
+	r.inline |= 1 << in.index
 }
 
 // inlineBytes bounds what a caller writes: a socket takes so much without waiting.
@@ -78,7 +91,7 @@ func (in *instance) signal() {
 func (in *instance) signalLocked() {
 	in.signalled = true
 	switch {
-	case in.turn != nobodys:
+	case in.turn == workers, in.turn == callers:
 	case in.listening:
 		in.readUntilLocked(longAgo)
 	default:
@@ -113,8 +126,11 @@ func (in *instance) run() {
 	for {
 		// Callers that were just woken are about to queue their next operation:
 		// letting them run first makes the batch several times larger. What they wake
-		// may queue some more.
-		in.locker.yield()
+		// may queue some more. Where there was but one, it had better find the worker at
+		// rest.
+		if !in.single {
+			in.locker.yield()
+		}
 		now := in.locker.now()
 		busy := in.chore(now)
 		switch busy = in.push(now) || busy; {
@@ -223,9 +239,15 @@ func (in *instance) takeTurn() bool {
 }
 
 // readsInlineLocked reports whether the next caller is to read its own answer: where
-// there is but one to wait for, no other goroutine need be woken.
+// there is but one to wait for, or they come at once, no other goroutine need be woken.
 func (in *instance) readsInlineLocked(real time.Time) bool {
-	return len(in.locker.instances) == 1 && in.wire.prompt && in.distance < attention && real.Sub(in.leftAt) < idleTime
+	switch {
+	case !in.wire.prompt, real.Sub(in.leftAt) >= idleTime:
+		return false
+	case len(in.locker.instances) == 1:
+		return in.distance < attention
+	}
+	return in.looks()
 }
 
 // mayFollowLocked reports whether one more flight may leave before the answer to the
@@ -258,6 +280,7 @@ func (in *instance) receive(w *wire, err error) {
 		}
 		var f flight
 		if f, err = in.answered(reply, real); err == nil && f.batch != nil {
+			in.single = len(f.batch) == 1
 			in.land(f.batch, in.judge(f.batch, f.sent, reply.lines, reply.refusal, 1))
 		}
 	}
@@ -330,39 +353,6 @@ func (in *instance) dropWire() []flight {
 	flights := in.flights
 	in.wire, in.broken, in.flights, in.sentAt, in.blocked = nil, nil, nil, time.Time{}, false
 	return flights
-}
-
-// attention is how long a caller reads for itself, about: after that it listens to
-// its context again, and the worker to the instance.
-const attention = time.Millisecond
-
-// attend reads the answer to the operation that the caller has just sent to the only
-// instance, and passes the turn on. It returns within a few milliseconds, answered
-// or not.
-func (in *instance) attend() {
-	in.mu.Lock()
-	w := in.wire // it stays while the caller has the turn
-	real := time.Now()
-	if left := in.readUntil.Sub(real); left < attention || left > 3*attention {
-		in.readUntilLocked(real.Add(3 * attention))
-	}
-	out := in.broken == nil && len(in.flights) > 0
-	in.mu.Unlock()
-	for out {
-		err := w.fill()
-		in.receive(w, err)
-		in.mu.Lock()
-		out = err == nil && in.broken == nil && len(in.flights) > 0
-		in.mu.Unlock()
-	}
-	in.requeue()
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.turn = nobodys
-	if in.signalled || in.broken != nil || len(in.queue) > 0 || len(in.flights) > 0 {
-		in.turn = workers
-		in.knock()
-	}
 }
 
 // requeue puts what came back unrun to the head of the queue, once nothing is out
