@@ -75,9 +75,6 @@ type instance struct {
 	mute      bool          // it lets nobody publish
 	distance  time.Duration // the shortest way there and back on this wire
 
-	reaper  *time.Timer // ends the turn unread
-	reaping bool
-
 	wake chan struct{} // of one place
 	done chan struct{} // closed when the worker has ended
 
@@ -90,9 +87,9 @@ type instance struct {
 	out     []byte
 
 	// Of who has the turn.
-	single    bool      // the last batch that came back was one operation
-	dull      int       // how often callers have looked in vain of late, about
-	listens   int       // how often the worker is to listen, or the caller to wait, before one looks again
+	single    bool      // it is the only one, and the last batch that came back was one operation
+	dull      int       // how many callers were not to look, after the last that looked in vain; 0 after one that did not
+	blind     int       // how many are still not to
 	proved    uint64    // the connections when the instance last proved itself
 	provedAt  time.Time // when it was last asked to
 	cold      bool      // no answer yet on the connection

@@ -50,7 +50,7 @@ type round struct {
 	issued   uint64   // the fencing token that it decided
 	cleaning bool     // a release from the clean-up list, which looks after itself
 	attended bool     // its caller waits for it as soon as it is sent
-	inline   uint64   // the instances whose answers it is to read itself
+	inline   bool     // and is to read the answer itself
 
 	wake  chan struct{} // of one place: wakes the caller
 	timer *time.Timer
@@ -83,7 +83,7 @@ func (l *Locker) newRound(ctx context.Context, op op, lock *Lock) *round {
 	clear(r.errs)
 	clear(r.took)
 	r.waiting, r.healing, r.cleaning, r.gaveUp, r.issued = false, false, false, false, lock.token
-	r.attended, r.inline = false, 0
+	r.attended, r.inline = false, false
 	r.ttl, r.keep, r.token = 0, 0, 0
 	if op == opRelease {
 		r.hedge = int(l.jitter(time.Duration(len(l.instances))))
@@ -216,9 +216,10 @@ func (r *round) wait(ctx context.Context, limit time.Duration, goal func(tally) 
 // await returns whether goal is reached within d, and the error of a ctx that
 // ended or of a Locker that closed before.
 func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) bool) (reached bool, err error) {
-	if r.inline != 0 {
+	if r.inline {
+		r.inline = false
 		began := time.Now()
-		r.attend(goal)
+		r.locker.instances[0].attend()
 		d -= time.Since(began)
 	}
 	r.mu.Lock()

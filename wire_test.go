@@ -343,7 +343,7 @@ func TestTheOnlyInstanceIsReadByItsCaller(t *testing.T) {
 		r.start, r.attended = l.now(), true
 		r.votes[0], r.tally = pending, tally{n: 1}
 		r.send(r.start)
-		inline := r.inline != 0
+		inline := r.inline
 		if inline {
 			in.mu.Lock()
 			turn := in.turn
@@ -392,7 +392,7 @@ func TestWhatACallerReadsAsNotRunIsSentAgain(t *testing.T) {
 		r.start, r.attended = l.now(), true
 		r.votes[0], r.tally = pending, tally{n: 1}
 		r.send(r.start)
-		inline = r.inline != 0
+		inline = r.inline
 		require.NoError(t, r.wait(t.Context(), inTime, settled))
 		require.Equal(t, refused, r.votes[0], "%v", r.errs[0])
 	}

@@ -21,10 +21,9 @@ const (
 	nobodys turn = iota // the worker waits
 	workers             // it looks at the queue before it waits again
 	callers             // a caller reads the answer to its own operation, and passes the turn on: see attend
-	unread              // an answer is to come that nobody waits for: the next caller reads it, or the worker
 )
 
-// idleTime is how long the worker rests before it listens
+// idleTime is how long the only instance of a Locker rests before the worker listens
 // to the connection, so as to see that it ends.
 const idleTime = 20 * time.Millisecond
 
@@ -33,12 +32,6 @@ const idleTime = 20 * time.Millisecond
 func (in *instance) departLocked(r *round, now time.Time) {
 	out := len(in.flights)
 	switch {
-	case in.turn == unread && r.attended && len(in.queue) == 1:
-		in.leaveToCallerLocked(r) // it is sent behind that answer
-		return
-	case in.turn == unread:
-		in.signalLocked()
-		return
 	case in.turn != nobodys:
 		return // who has it looks
 	case in.wire == nil:
@@ -63,19 +56,13 @@ func (in *instance) departLocked(r *round, now time.Time) {
 		return
 	}
 	if alone {
-		in.leaveToCallerLocked(r)
+		in.turn, r.inline = callers, true
 	}
 	in.flyLocked(now, real)
 	in.pen.Unlock()
 	if len(in.queue) > 0 && len(in.flights) == 0 { // the answer was there before this
 		in.signalLocked()
 	}
-}
-
-// leaveToCallerLocked has r's caller read the answer.
-func (in *instance) leaveToCallerLocked(r *round) {
-	in.turn = callers
-	r.inline |= 1 << in.index
 }
 
 // inlineBytes bounds what a caller writes: a socket takes so much without waiting.
@@ -91,7 +78,7 @@ func (in *instance) signal() {
 func (in *instance) signalLocked() {
 	in.signalled = true
 	switch {
-	case in.turn == workers, in.turn == callers:
+	case in.turn != nobodys:
 	case in.listening:
 		in.readUntilLocked(longAgo)
 	default:
@@ -126,8 +113,8 @@ func (in *instance) run() {
 	for {
 		// Callers that were just woken are about to queue their next operation:
 		// letting them run first makes the batch several times larger. What they wake
-		// may queue some more. Where there was but one, it had better find the worker at
-		// rest.
+		// may queue some more. A single caller of the only instance had better find the
+		// worker at rest, and send and read for itself.
 		if !in.single {
 			in.locker.yield()
 		}
@@ -239,15 +226,9 @@ func (in *instance) takeTurn() bool {
 }
 
 // readsInlineLocked reports whether the next caller is to read its own answer: where
-// there is but one to wait for, or they come at once, no other goroutine need be woken.
+// there is but one to wait for, no other goroutine need be woken.
 func (in *instance) readsInlineLocked(real time.Time) bool {
-	switch {
-	case !in.wire.prompt, real.Sub(in.leftAt) >= idleTime:
-		return false
-	case len(in.locker.instances) == 1:
-		return in.distance < attention
-	}
-	return in.looks()
+	return len(in.locker.instances) == 1 && in.wire.prompt && in.distance < attention && real.Sub(in.leftAt) < idleTime
 }
 
 // mayFollowLocked reports whether one more flight may leave before the answer to the
@@ -280,7 +261,7 @@ func (in *instance) receive(w *wire, err error) {
 		}
 		var f flight
 		if f, err = in.answered(reply, real); err == nil && f.batch != nil {
-			in.single = len(f.batch) == 1
+			in.single = len(f.batch) == 1 && len(in.locker.instances) == 1
 			in.land(f.batch, in.judge(f.batch, f.sent, reply.lines, reply.refusal, 1))
 		}
 	}
