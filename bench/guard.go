@@ -50,7 +50,7 @@ func (p *plan) guard() error {
 	if p.contenders, err = choose(contenders(), fencedLock+","+unfencedLock+","+baseline); err != nil {
 		return err
 	}
-	p.sizes, p.goroutines, p.waiters = []int{3}, []int{1, 64}, []int{64}
+	p.sizes, p.goroutines, p.waiters = []int{1, 3}, []int{1, 64}, []int{64}
 	p.duration, p.reps = 500*time.Millisecond, 5
 	return nil
 }
