@@ -6,6 +6,13 @@
 // if it can't get a majority, it releases what it got. With one endpoint it is
 // the same lock on a single instance.
 //
+//	locker, err := redlock.Open([]string{"redis://a:6379", "redis://b:6379", "redis://c:6379"})
+//	...
+//	lock, err := locker.Acquire(ctx, "invoice-42", 30*time.Second)
+//	...
+//	defer lock.Release(ctx)
+//	// The work, until lock.ValidUntil(), with lock.FencingToken() in each write.
+//
 // # What a lock promises
 //
 // Order: every acquisition carries a fencing token, a number larger than that of

@@ -192,7 +192,10 @@ type RoundTally struct {
 	Pending    int // had not answered yet
 }
 
-// A RoundEvent tells how the instances voted.
+// A RoundEvent tells how the instances voted. A raise is the second half of an acquire
+// whose instances had counted to different fence values: it brings them to the largest.
+// A heal is sent after an extend that a majority confirmed, to an instance that had lost
+// the lock.
 type RoundEvent struct {
 	LockEvent           // the Token of an acquire if the round decided it
 	Op        string    // "acquire", "raise", "extend", "heal" or "release"

@@ -263,13 +263,14 @@ func WithClientOptions(f func(*redis.Options)) Option {
 	}
 }
 
-// An AcquireOption configures one [Locker.Acquire] or [Locker.TryAcquire]. A bad
-// value is an error of that call, before any I/O.
+// An AcquireOption configures one [Locker.Acquire], [Locker.TryAcquire] or
+// [Locker.Do]. A bad value is an error of that call, before any I/O.
 type AcquireOption func(*request) error
 
 // WithMaxWait bounds how long an Acquire waits, besides its context. At the end
 // the error is the last real reason, [ErrTaken] or [ErrNoQuorum], and not that
 // of a context. The default is no bound; 0 is one round; a negative d is refused.
+// A TryAcquire waits for nobody, with or without it.
 func WithMaxWait(d time.Duration) AcquireOption {
 	return func(q *request) error {
 		if d < 0 {

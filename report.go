@@ -151,7 +151,11 @@ func (r *InstanceReport) row() []string {
 	var found []string
 	for s := Unsafe; s >= Info; s-- {
 		if count[s] > 0 {
-			found = append(found, fmt.Sprintf("%d %s", count[s], s))
+			word := s.String()
+			if s == Warning && count[s] > 1 {
+				word = "warnings"
+			}
+			found = append(found, fmt.Sprintf("%d %s", count[s], word))
 		}
 	}
 	cells := []string{r.Instance, grants, r.Version, r.Role, uptime, latency, clock, strings.Join(found, ", ")}

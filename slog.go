@@ -202,8 +202,8 @@ func withError(attrs []slog.Attr, resource string, err error) []slog.Attr {
 		text = trim(votes.reason) + ": " + votes.votes()
 	case errors.As(err, &lost):
 		text = string(lost.Reason)
-		if lost.cause != nil {
-			text += ": " + trim(lost.cause)
+		if cause := lost.cause; cause != nil && trim(cause) != text {
+			text += ": " + trim(cause)
 		}
 	default:
 		// Of a fencing source, or a client's own: it says what it likes.

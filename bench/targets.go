@@ -52,7 +52,7 @@ var (
 	figAllocs     = figure{name: "allocations", of: func(f figures) float64 { return f.Allocs }}
 	figErrors     = figure{name: "errors", of: func(f figures) float64 { return float64(f.Errors) }, counts: true}
 	figGoroutines = figure{name: "goroutines", of: func(f figures) float64 { return float64(f.Goroutines) }}
-	figRequests   = figure{name: "commands", of: func(f figures) float64 { return f.Requests }}
+	figRequests   = figure{name: "requests", of: func(f figures) float64 { return f.Requests }}
 	figFairness   = figure{name: "max / min", of: func(f figures) float64 { return f.Fairness }}
 	figTrips      = figure{name: "p50 in round trips", of: func(f figures) float64 { return ratio(f.P50, f.RoundTrip) }}
 	figAcquireP50 = figure{name: "acquire p50 in round trips", of: func(f figures) float64 { return ratio(f.AcquireP50, f.RoundTrip) }}
@@ -118,7 +118,7 @@ func targets(p *plan) []target {
 	ts = append(ts, target{"one of 3 hung, 1 goroutine: p50, of healthy", during, before, figP50, atMost(1.2)})
 
 	add(fmt.Sprintf("hand-over to a local waiter, %d waiters once each, N=3", onceWaiters), key{Scenario: "handover", N: usual, Load: onceWaiters}, baseline, figP50, atMost(1.0/50))
-	add("commands per instance and hand-over, 64 local waiters", key{Scenario: "local", N: usual, Load: 64}, "", figRequests, atMost(2.2))
+	add("requests per instance and hand-over, 64 local waiters", key{Scenario: "local", N: usual, Load: 64}, "", figRequests, atMost(2.2))
 	add("fairness, 64 local waiters", key{Scenario: "local", N: usual, Load: 64}, "", figFairness, atMost(1.2))
 
 	crowds := p.crowds()
@@ -128,7 +128,7 @@ func targets(p *plan) []target {
 	}
 	add("fairness, two processes", across(2), "", figFairness, atMost(2))
 	add("hand-over between processes, "+shortHold, across(0), plainBaseline, figP50, atMost(1.0/3))
-	add("commands per instance and waiter-second, between processes, "+longHold, across(1), "", figRequests, atMost(5))
+	add("requests per instance and waiter-second, between processes, "+longHold, across(1), "", figRequests, atMost(5))
 
 	add("10,000 renewals, N=3", key{Scenario: "renewals", N: usual, Load: 10_000}, baseline, figCPU, atMost(1.0/8))
 

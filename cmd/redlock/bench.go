@@ -68,10 +68,11 @@ func bench(flags *flag.FlagSet) action {
 	s := endpointFlags(flags)
 	var prefix string
 	prefixFlag(flags, &prefix)
-	each := flags.Duration("time", benchTime, "how long to measure with each number of goroutines: a `duration`")
+	each := benchTime
+	flags.Var((*duration)(&each), "time", "how long to measure with each number of goroutines (1, 16, 64 and 256): a `duration`")
 	asJSON := jsonFlag(flags)
 	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) int {
-		code, err := s.bench(ctx, prefix, *each, *asJSON, stdout)
+		code, err := s.bench(ctx, prefix, each, *asJSON, stdout)
 		if err != nil {
 			fmt.Fprintln(stderr, "redlock bench:", printable(err.Error()))
 		}
@@ -87,7 +88,7 @@ func (s *source) bench(ctx context.Context, prefix string, each time.Duration, a
 	if err != nil {
 		return exitUsage, err
 	}
-	clients, err := openClients(endpoints)
+	clients, err := openClients(endpoints, prefix, "redlock-bench")
 	if err != nil {
 		return exitUsage, err
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -63,6 +64,20 @@ func (c completed) words() string {
 	return strings.Join(words, " ")
 }
 
+// valued returns the flags behind which a value stands.
+func valued(all []completed) []string {
+	var found []string
+	for _, c := range all {
+		for _, f := range c.flags {
+			b, ok := f.Value.(interface{ IsBoolFlag() bool })
+			if name := dashed(f.Name); name != "--endpoints" && !(ok && b.IsBoolFlag()) && !slices.Contains(found, name) {
+				found = append(found, name)
+			}
+		}
+	}
+	return found
+}
+
 func names(all []completed) string {
 	words := make([]string, len(all))
 	for i, c := range all {
@@ -92,13 +107,16 @@ _redlock() {
       fi
     done
   fi
-  if [[ $prev == --endpoints ]]; then
-    COMPREPLY=($(compgen -A file -- "$cur"))
-    return
-  fi
+  case $prev in
+    --endpoints)
+      COMPREPLY=($(compgen -A file -- "$cur"))
+      return
+      ;;
+    %[2]s) return ;; # a value of one's own
+  esac
   case ${COMP_WORDS[1]} in
     help) words="%[1]s" ;;
-`, names(all))
+`, names(all), strings.Join(valued(all), "|"))
 	for _, c := range all {
 		fmt.Fprintf(w, "    %s) words=\"%s\" ;;\n", c.name, c.words())
 	}

@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -41,6 +42,11 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	_ = os.Unsetenv(endpointsVariable)
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) { // as under nohup: the programs that tests start would ignore it, too
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	logging.Disable()
 	goleak.VerifyTestMain(m)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,7 +27,8 @@ type source struct {
 // endpointFlags adds the flags that say where the instances are.
 func endpointFlags(flags *flag.FlagSet) *source {
 	s := &source{}
-	flags.Func("e", "`endpoint` of an instance, once for each: a redis://, rediss:// or unix:// URL, or host:port.\n"+
+	flags.Func("e", "`endpoint` of an instance, once for each: a redis://, rediss:// or unix:// URL (or one of\n"+
+		"valkey:// and valkeys://), or host:port.\n"+
 		"Everybody on this machine sees it in the output of ps: where there is a password\n"+
 		"in it, use the environment variable or the file. Without -e and --endpoints, the\n"+
 		"endpoints are those of the environment variable "+endpointsVariable+", separated by\n"+
@@ -85,23 +87,37 @@ type setting struct {
 	quarantine []redlock.Option // none: the default
 }
 
-// lockerFlags adds the flags of a command that opens a Locker.
-func lockerFlags(flags *flag.FlagSet) *setting {
+// lockerFlags adds the flags of a command that opens a Locker. The quarantine is
+// usually what the text says.
+func lockerFlags(flags *flag.FlagSet, usually string) *setting {
 	s := &setting{source: endpointFlags(flags)}
 	prefixFlag(flags, &s.prefix)
 	flags.Func("quarantine", "how long an instance that restarted does not count, a `duration`: where others use a larger\n"+
-		"ttl, the largest and 2s; 0 for servers that never lose a write (default: the ttl and 2s)", func(text string) error {
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			return errDuration
+		"ttl, the largest and 2s; 0 for servers that never lose a write (default: "+usually+")", func(text string) error {
+		var d duration
+		if err := d.Set(text); err != nil {
+			return err
 		}
-		s.quarantine = []redlock.Option{redlock.WithQuarantine(d)}
+		s.quarantine = []redlock.Option{redlock.WithQuarantine(time.Duration(d))}
 		return nil
 	})
 	return s
 }
 
-var errDuration = errors.New("it is a duration like 10s or 1m30s")
+// A duration is the value of a flag.
+type duration time.Duration
+
+func (d *duration) String() string { return time.Duration(*d).String() }
+
+// Set takes the text of the flag.
+func (d *duration) Set(text string) error {
+	v, err := time.ParseDuration(text)
+	if err != nil {
+		return errors.New("it is a duration like 10s or 1m30s")
+	}
+	*d = duration(v)
+	return nil
+}
 
 func prefixFlag(flags *flag.FlagSet, prefix *string) {
 	flags.StringVar(prefix, "prefix", "", "`text` before the name in every key, as WithKeyPrefix sets it")
@@ -127,19 +143,33 @@ func (s *source) named() ([]string, error) {
 }
 
 // openClients returns a client of our own for each endpoint, to be closed by the
-// caller: redlock.Open reads the endpoints, and says what is wrong with them.
-func openClients(endpoints []string) ([]*redis.Client, error) {
+// caller: redlock.Open reads the endpoints and the prefix, and says what is wrong with
+// them. It is an error, too, if no lock can have that name.
+func openClients(endpoints []string, prefix, name string) ([]*redis.Client, error) {
 	var clients []*redis.Client
-	locker, err := redlock.Open(endpoints, redlock.WithClientOptions(func(o *redis.Options) {
+	locker, err := redlock.Open(endpoints, redlock.WithKeyPrefix(prefix), redlock.WithClientOptions(func(o *redis.Options) {
 		own := *o
 		own.ReadTimeout, own.WriteTimeout = own.DialTimeout, own.DialTimeout
 		clients = append(clients, redis.NewClient(&own))
 	}))
+	if err == nil {
+		err = errors.Join(refusal(locker, name), locker.Close())
+	}
 	if err != nil {
 		closeAll(clients)
 		return nil, err
 	}
-	return clients, locker.Close()
+	return clients, nil
+}
+
+// refusal returns what the library says of a name before it asks anybody.
+func refusal(locker *redlock.Locker, name string) error {
+	ended, end := context.WithCancel(context.Background())
+	end()
+	if _, err := locker.TryAcquire(ended, name, runTTL); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 func closeAll(clients []*redis.Client) {

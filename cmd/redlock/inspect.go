@@ -29,7 +29,7 @@ knows the owner can release the lock.
   split    the instances answer, and neither is the case: nobody holds it
   unknown  too few instances answer to tell
 
-Exit codes: 0; 69 if it is unknown; 64 if a flag or an endpoint is wrong.
+Exit codes: 0; 69 if it is unknown; 64 if a flag, an endpoint or the name is wrong.
 
 Examples:
 
@@ -81,10 +81,10 @@ func inspect(flags *flag.FlagSet) action {
 		}
 		var clients []*redis.Client
 		if err == nil {
-			clients, err = openClients(endpoints)
+			clients, err = openClients(endpoints, prefix, name)
 		}
 		if err != nil {
-			fmt.Fprintln(stderr, "redlock inspect:", err)
+			fmt.Fprintln(stderr, "redlock inspect:", printable(strings.ReplaceAll(err.Error(), "redlock: ", "")))
 			return exitUsage
 		}
 		defer closeAll(clients)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/quorumlock/redlock"
@@ -33,10 +34,12 @@ group is left at the end of the time for which the lock is certain.
 In the command's environment are REDLOCK_NAME, REDLOCK_TTL_MS and REDLOCK_TOKEN, a
 number that is larger for each holder: what it writes to can refuse a smaller one.
 
-Exit codes: that of the command; 128 and its number if a signal ended it; and
+Exit codes: that of the command; 128 and its number if a signal ended it, or the wait
+for the lock; and
 
   64   a flag, an argument or an endpoint is wrong
-  69   no quorum of the instances granted or refused: they can't be reached in time
+  69   no quorum of the instances granted or refused: they can't be reached in time, or
+       started too recently
   75   somebody else holds the lock (-E changes it)
   79   the lock was lost, and the command stopped
   126  the command can't be run
@@ -68,8 +71,8 @@ type job struct {
 
 // runCommand is the subcommand run.
 func runCommand(flags *flag.FlagSet) action {
-	j := &job{setting: lockerFlags(flags), grace: -1, busyCode: exitBusy}
-	flags.DurationVar(&j.ttl, "ttl", runTTL, "how long others wait when this machine dies: a `duration`")
+	j := &job{setting: lockerFlags(flags, "the ttl and 2s"), ttl: runTTL, grace: -1, busyCode: exitBusy}
+	flags.Var((*duration)(&j.ttl), "ttl", "how long others wait when this machine dies: a `duration`")
 	flags.Func("wait", "how long to wait for the lock: a `duration`, 0 or forever (default forever)", func(text string) error {
 		j.wait = nil
 		if text == "forever" {
@@ -88,13 +91,10 @@ func runCommand(flags *flag.FlagSet) action {
 	})
 	flags.Func("grace", "how long the command has between SIGTERM and SIGKILL when the lock is lost: a `duration`,\n"+
 		"at most half of the ttl (default: the smaller of 5s and a third of the ttl)", func(text string) (err error) {
-		if j.grace, err = time.ParseDuration(text); err != nil {
-			return errDuration
+		if err = (*duration)(&j.grace).Set(text); err == nil && j.grace < 0 {
+			err = errors.New("it is negative")
 		}
-		if j.grace < 0 {
-			return errors.New("it is negative")
-		}
-		return nil
+		return err
 	})
 	flags.Func("E", fmt.Sprintf("exit `code` when somebody else holds the lock; with 0, nothing is printed then (default %d)", exitBusy), func(text string) error {
 		code, err := strconv.ParseUint(text, 10, 8)
@@ -120,6 +120,9 @@ func (j *job) run(ctx context.Context, stderr io.Writer) (code int, err error) {
 	if err := checkName(j.name); err != nil {
 		return exitUsage, err
 	}
+	if j.ttl <= 0 {
+		return exitUsage, fmt.Errorf("--ttl is %v, which is not positive", j.ttl)
+	}
 	if j.grace < 0 {
 		j.grace = min(runGrace, j.ttl/3)
 	}
@@ -130,7 +133,11 @@ func (j *job) run(ctx context.Context, stderr io.Writer) (code int, err error) {
 	if j.path, err = exec.LookPath(j.args[0]); err != nil && !errors.Is(err, exec.ErrDot) {
 		return cantRun(err)
 	}
-	locker, err := j.open()
+	var opts []redlock.Option
+	if j.wait == nil {
+		opts = append(opts, redlock.WithObserver(redlock.Observer{Round: j.tellWhy(stderr)}))
+	}
+	locker, err := j.open(opts...)
 	if err != nil {
 		return exitUsage, err
 	}
@@ -139,6 +146,25 @@ func (j *job) run(ctx context.Context, stderr io.Writer) (code int, err error) {
 		err = late
 	}
 	return code, err
+}
+
+// tellWhy prints, once, why no quorum can be had: who waits for ever would not learn it
+// from the end of the wait.
+func (j *job) tellWhy(stderr io.Writer) func(redlock.RoundEvent) {
+	var once sync.Once
+	return func(e redlock.RoundEvent) {
+		var why []string
+		for _, v := range e.Votes {
+			if v.Vote == "failed" && v.Err != nil {
+				why = append(why, v.Instance+": "+v.Err.Error())
+			}
+		}
+		if e.Op == "acquire" && len(why) > (len(e.Votes)-1)/2 {
+			once.Do(func() {
+				fmt.Fprintln(stderr, "redlock run:", printable(strings.ReplaceAll("waiting: no quorum: "+strings.Join(why, "; "), "redlock: ", "")))
+			})
+		}
+	}
 }
 
 // cantRun returns the exit code of a shell for a command that can't be run.

@@ -170,6 +170,14 @@ func TestAFreshInstanceDoesNotCount(t *testing.T) {
 	code, _, stderr = execute(t, urls(servers), "run", "-n", "job", "--", "true")
 	require.Equal(t, exitUnavailable, code)
 	require.Regexp(t, `quarantined for (3[012]|2\d)\.\d+s more`, stderr, "the ttl and 2s")
+
+	// Who waits is told, once.
+	p := start(t, urls(servers), "run", "job", "--", "true")
+	eventually(t, func() bool { return strings.Contains(p.stderr.String(), "\n") })
+	require.Regexp(t, `^redlock run: waiting: no quorum: `+servers[0].Addr()+`: quarantined for [23]\d\.\d+s more: [^\n]*\n$`, p.stderr.String())
+	p.send(syscall.SIGTERM)
+	require.Equal(t, 128+int(syscall.SIGTERM), p.code())
+	require.Equal(t, 1, strings.Count(p.stderr.String(), "waiting: "))
 }
 
 func TestTheCommandKnowsItsLock(t *testing.T) {

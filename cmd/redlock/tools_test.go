@@ -112,6 +112,13 @@ func TestCheckOfInstancesThatAreDownIsUnsafe(t *testing.T) {
 	require.Contains(t, stdout, "unsafe: quorum, all")
 }
 
+func TestCheckJudgesRestartsAsRunDoes(t *testing.T) {
+	t.Parallel()
+	code, stdout, _ := call(t, at(urls(redistest.StartN(t, 1)), "check")...)
+	require.Equal(t, exitWarnings, code)
+	require.Contains(t, stdout, "until it has been up for 32s")
+}
+
 func TestCheckEndsWhenInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -419,6 +426,11 @@ func TestMisuseOfRunIsNamedWithoutAPassword(t *testing.T) {
 		{"run --wait 10 job -- true", "the value of --wait is wrong"},
 		{"run --ttl " + with + " job -- true", "the value of --ttl is wrong"},
 		{"run --ttl 1ms job -- true", "a ttl of 1ms is below 10ms"},
+		{"run --ttl -5s job -- true", "--ttl is -5s, which is not positive"},
+		{"run --ttl 10 job -- true", "the value of --ttl is wrong: it is a duration like 10s or 1m30s"},
+		{"inspect x{}:waiting", "has the shape of a key of those that wait"},
+		{"inspect --prefix a{b x", "has a brace"},
+		{"bench --time 1", "the value of --time is wrong: it is a duration like 10s or 1m30s"},
 		{"run -E 256 job -- true", "the value of -E is wrong: it is a number from 0 to 255"},
 		{"run -E x job -- true", "the value of -E is wrong"},
 		{"run --quarantine -1s job -- true", "WithQuarantine: -1s is not between 0"},
@@ -444,6 +456,14 @@ func TestMisuseOfRunIsNamedWithoutAPassword(t *testing.T) {
 		require.Contains(t, stderr, test.says)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	}
+}
+
+// What can't be locked is not free.
+func TestTheEmptyNameIsNotFree(t *testing.T) {
+	code, stdout, stderr := call(t, "inspect", "-e", "127.0.0.1:1", "")
+	require.Equal(t, exitUsage, code)
+	require.Empty(t, stdout)
+	require.Equal(t, "redlock inspect: the resource is empty\n", stderr)
 }
 
 func TestHelpShowsExamples(t *testing.T) {
@@ -548,6 +568,7 @@ func TestTheShellsComplete(t *testing.T) {
 			require.Equal(t, []string{"check"}, offered("redlock ch"))
 			require.ElementsMatch(t, []string{"-E", "-e", "--endpoints", "--grace", "-n", "--prefix", "--quarantine", "--ttl", "--wait"}, offered("redlock run -"))
 			require.Equal(t, []string{"--json"}, offered("redlock inspect --j"))
+			require.Empty(t, offered("redlock run --wait "), "a value of one's own")
 			require.ElementsMatch(t, []string{"bash", "zsh", "fish"}, offered("redlock completion "))
 			require.Equal(t, []string{"bench"}, offered("redlock help b"))
 			require.Equal(t, "testdata", strings.TrimSuffix(offered("redlock check --endpoints testd")[0], "/"))
