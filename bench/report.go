@@ -310,7 +310,8 @@ func header(b *bytes.Buffer, s scenario, cases bool) {
 	fmt.Fprintf(b, "| %s |\n%s\n", strings.Join(names, " | "), rule)
 }
 
-func micros(d time.Duration) string { return digits(micro(d)) }
+// micros writes d, which took some time or was not seen.
+func micros(d time.Duration) string { return orDash(micro(d)) }
 
 // digits writes x with about three digits, more where they stand before the point.
 func digits(x float64) string {
@@ -332,11 +333,11 @@ func small(x float64) string {
 	return digits(x)
 }
 
-func orDash(ratio float64) string {
-	if ratio == 0 {
+func orDash(x float64) string {
+	if x == 0 {
 		return "–"
 	}
-	return digits(ratio)
+	return digits(x)
 }
 
 func loud(n int, what string) string {
