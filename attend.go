@@ -13,8 +13,8 @@ const (
 	lookTime = 200 * time.Microsecond
 	// Below this distance an answer may well come within lookTime.
 	near = 100 * time.Microsecond
-	// maxDull bounds how many callers do not look, after some have looked in vain.
-	maxDull = 63
+	// maxDull bounds how many callers do not look, after some have looked for too long.
+	maxDull = 1023
 	// attention is how long a caller reads for itself, about: after that it listens to its
 	// context again, and the worker to the instance.
 	attention = time.Millisecond
@@ -32,10 +32,15 @@ func (in *instance) attend() {
 	}
 	out := in.broken == nil && len(in.flights) > 0
 	in.mu.Unlock()
-	looks := in.looks()
+	looks := out && in.looks()
 	for out {
+		var some bool
 		var err error
-		if !looks || !in.look(w, real.Add(lookTime)) {
+		if looks {
+			some, err = in.look(w, real.Add(lookTime))
+			looks = some
+		}
+		if !some && err == nil {
 			err = w.fill()
 		}
 		in.receive(w, err)
@@ -66,18 +71,23 @@ func (in *instance) looks() bool {
 }
 
 // look looks for an answer until then, and reports whether some of it has come. Who
-// looks in vain is followed by one that does not look; the next one by three, by seven,
-// and so on: where the processors are busy with other things it is of no use.
-func (in *instance) look(w *wire, until time.Time) bool {
+// takes longer than that, also if the answer is there at last, is followed by 15 that do
+// not look, the next one by four times as many: where the processors are busy with other
+// things, letting others run takes as long as they like, which is milliseconds. Who is
+// in time is followed by half as many as it was.
+func (in *instance) look(w *wire, until time.Time) (some bool, err error) {
 	for {
-		if some, err := w.look(); some || err != nil {
-			in.dull = 0
-			return some // what err is, a read says
+		some, err = w.look()
+		late := time.Now().After(until)
+		switch {
+		case late:
+			in.dull = min(4*in.dull+15, maxDull)
+		case some:
+			in.dull /= 2
 		}
-		if time.Now().After(until) {
-			in.dull = min(2*in.dull+1, maxDull)
+		if late || some || err != nil {
 			in.blind = in.dull
-			return false
+			return some, err
 		}
 		letOthersRun()
 	}

@@ -24,31 +24,45 @@ func socket(t *testing.T) (conn, peer net.Conn) {
 	return conn, peer
 }
 
-// Who looks in vain is followed by others that do not look: by twice as many each time,
-// until one finds something.
-func TestWhoLooksInVainIsFollowedByOthersThatDoNot(t *testing.T) {
+// Who looks for too long is followed by others that do not look, by more each time; who
+// finds something in time by half as many as it was.
+func TestWhoLooksForLongIsFollowedByOthersThatDoNot(t *testing.T) {
 	t.Parallel()
 	conn, peer := socket(t)
 	in := newInstance(&Locker{}, 0, "a")
 	in.wire, in.single = newWire(conn), true
-	for _, want := range []int{1, 3, 7, 15, 31, 63, 63} {
+	looked := func(until time.Time, some bool) {
+		t.Helper()
+		got, err := in.look(in.wire, until)
+		require.NoError(t, err)
+		require.Equal(t, some, got)
+	}
+	says := func(text string) {
+		t.Helper()
+		_, err := peer.Write([]byte(text))
+		require.NoError(t, err)
+	}
+	for _, want := range []int{15, 75, 315, 1023, 1023} {
 		require.True(t, in.looks())
-		require.False(t, in.look(in.wire, time.Now()))
+		looked(time.Now(), false)
 		for range want {
 			require.False(t, in.looks())
 		}
 	}
-	_, err := peer.Write([]byte("$1\r\n7\r\n"))
-	require.NoError(t, err)
+	for want := 511; want > 0; want /= 2 {
+		require.True(t, in.looks())
+		says("x")
+		looked(time.Now().Add(inTime), true)
+		for range want {
+			require.False(t, in.looks())
+		}
+	}
 	require.True(t, in.looks())
-	require.True(t, in.look(in.wire, time.Now().Add(inTime)))
-	answer, err := in.wire.next()
-	require.NoError(t, err)
-	require.Equal(t, answerText{whole: true, number: 7}, answer)
-	require.True(t, in.looks())
-	require.False(t, in.look(in.wire, time.Now()))
-	require.False(t, in.looks())
-	require.True(t, in.looks(), "it begins anew with one")
+	says("x")
+	require.NoError(t, peer.Close())
+	eventually(t, func() bool { some, _ := in.look(in.wire, time.Now().Add(-time.Millisecond)); return some }, "it is there, too late")
+	require.GreaterOrEqual(t, in.blind, 15)
+	in.blind = 0
 
 	in.distance = time.Millisecond
 	require.False(t, in.looks(), "it is far away")

@@ -87,9 +87,9 @@ type instance struct {
 	out     []byte
 
 	// Of who has the turn.
-	single    bool      // it is the only one, and the last batch that came back was one operation
-	dull      int       // how many callers were not to look, after the last that looked in vain; 0 after one that did not
-	blind     int       // how many are still not to
+	single    bool      // it is the only one, and the last answer was one operation's, with no other queued
+	dull      int       // how many callers were not to look, after the last one that did
+	blind     int       // how many still are not to
 	proved    uint64    // the connections when the instance last proved itself
 	provedAt  time.Time // when it was last asked to
 	cold      bool      // no answer yet on the connection

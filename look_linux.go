@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 )
 
@@ -19,12 +20,16 @@ type looker struct {
 // newLooker returns nil for what is more than a socket: of TLS, say, or of a dialer that
 // counts bytes, only its own Read tells what is inside.
 func newLooker(conn net.Conn) *looker {
-	switch conn.(type) {
-	case *net.TCPConn, *net.UnixConn:
+	var socket syscall.Conn
+	switch conn := conn.(type) {
+	case *net.TCPConn:
+		socket = conn
+	case *net.UnixConn:
+		socket = conn
 	default:
 		return nil
 	}
-	raw, err := conn.(syscall.Conn).SyscallConn() //nolint:forcetypeassert // both are
+	raw, err := socket.SyscallConn()
 	if err != nil {
 		return nil
 	}
@@ -50,11 +55,11 @@ func (l *looker) look(b []byte) (n int, err error) {
 	case errors.Is(l.err, syscall.EAGAIN), errors.Is(l.err, syscall.EINTR):
 		return 0, nil
 	}
-	return 0, l.err
+	return 0, os.NewSyscallError("read", l.err)
 }
 
 // letOthersRun lets another thread have the processor, if one wants it: it may be the
-// server. (What would let another goroutine run wakes a thread for it.)
+// server. (runtime.Gosched would wake a thread, for what another goroutine might do.)
 func letOthersRun() {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 }

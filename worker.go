@@ -261,7 +261,6 @@ func (in *instance) receive(w *wire, err error) {
 		}
 		var f flight
 		if f, err = in.answered(reply, real); err == nil && f.batch != nil {
-			in.single = len(f.batch) == 1 && len(in.locker.instances) == 1
 			in.land(f.batch, in.judge(f.batch, f.sent, reply.lines, reply.refusal, 1))
 		}
 	}
@@ -297,6 +296,7 @@ func (in *instance) answered(reply answerText, real time.Time) (f flight, err er
 		in.sentAt = in.flights[0].sent
 	}
 	in.blocked = false
+	in.single = len(f.batch) == 1 && len(in.queue) == 0 && len(in.locker.instances) == 1
 	if n := len(f.batch); n <= smallBatch { // what a large one takes says little of the way
 		in.distance = max(min(in.distance, real.Sub(f.left)-time.Duration(n)*operationTime), 0)
 	}

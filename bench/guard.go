@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// guardText holds the thresholds: looser than the targets by what a short run on a busy machine needs.
+// guardText holds the thresholds: for ratios looser than what a quiet machine shows, by what a short run needs; for counts,
+// which do not depend on the machine, a little above what they are.
 //
 //go:embed guard.json
 var guardText []byte
