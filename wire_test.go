@@ -653,7 +653,7 @@ func TestExtendsOfOneLockAreNotOutTogether(t *testing.T) {
 func TestTheDistanceIsMeasuredOnSmallBatches(t *testing.T) {
 	at := time.Now()
 	for n, want := range map[int]time.Duration{1: 1990 * time.Microsecond, smallBatch: 1800 * time.Microsecond, smallBatch + 1: never, maxBatch: never} {
-		in := &instance{sent: 1, distance: never, flights: []flight{{number: 1, batch: make([]*round, n), left: at.Add(-2 * time.Millisecond)}}}
+		in := &instance{locker: &Locker{}, sent: 1, distance: never, flights: []flight{{number: 1, batch: make([]*round, n), left: at.Add(-2 * time.Millisecond)}}}
 		_, err := in.answered(answerText{whole: true, number: 1}, at)
 		require.NoError(t, err)
 		require.Equal(t, want, in.distance, n)
