@@ -394,6 +394,14 @@ func (r *round) lostReasonLocked() LostReason {
 	return LostExpired
 }
 
+// foundFree reports whether r is a look, to which a majority said that nobody has the
+// lock.
+func (r *round) foundFree() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.op == opLook && len(r.absentLocked()) >= r.tally.quorum()
+}
+
 // absentLocked returns the instances that said that the key is gone.
 func (r *round) absentLocked() []*instance {
 	var absent []*instance

@@ -74,7 +74,8 @@ func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool
 }
 
 // quit takes w off its list, and returns why it has no lock. Where nobody on the list
-// has asked yet, as others were to have their chance, nobody knows: then it asks once.
+// has asked yet, as others were to have their chance, nobody knows; and where w has only
+// looked, and found the lock free, there is no reason: then it asks once.
 func (l *Locker) quit(w *waiter, last attempt) (*Lock, error) {
 	if !l.waitlists.leave(w) {
 		// Its turn came at the last moment.
@@ -83,14 +84,16 @@ func (l *Locker) quit(w *waiter, last attempt) (*Lock, error) {
 		turn.leave()
 		l.waitlists.concluded(w, nil, nil)
 	}
-	if last.round != nil || errors.Is(last.err, ErrClosed) {
-		return nil, last.close(w.ctx)
-	}
 	reason := l.waitlists.lastReason(w)
 	switch {
+	case errors.Is(last.err, ErrClosed):
+		return nil, last.close(w.ctx)
+	case last.round != nil && (w.ctx.Err() != nil || !last.round.foundFree()):
+		return nil, last.close(w.ctx)
 	case w.ctx.Err() != nil:
 		return nil, &endedError{op: "acquire", resource: w.q.resource, ctx: w.ctx, last: reason}
-	case reason == nil:
+	case last.round != nil, reason == nil:
+		last.drop()
 		a := l.attempt(w.ctx, w.q, explained)
 		return a.lock, a.close(w.ctx)
 	}
