@@ -696,6 +696,38 @@ func TestAWaiterBeforeWhomNobodyAskedAsks(t *testing.T) {
 	}
 }
 
+// The fault: a waiter whose time was up after a look, which had found the lock free, was
+// told that it is taken.
+func TestAWaiterThatFoundTheLockFreeAsks(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartN(t, 3)
+	l := opened(t, redistest.Addrs(servers), patient)
+	other := opened(t, redistest.Addrs(servers), patient)
+	warmUp(t, l)
+	afterALook := func(ctx context.Context) (*Lock, error) {
+		q, err := l.newRequest(t.Context(), "r", time.Minute, nil)
+		require.NoError(t, err)
+		w := l.waitlists.join(ctx, q, true, nil)
+		look := l.attemptOf(t.Context(), q, true)
+		require.Nil(t, look.lock)
+		return l.quit(w, look)
+	}
+	k, err := afterALook(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, k.Release(t.Context()))
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	_, err = afterALook(ended)
+	require.ErrorIs(t, err, context.Canceled, "nobody waits any more")
+
+	k, err = other.Acquire(t.Context(), "r", time.Minute)
+	require.NoError(t, err)
+	_, err = afterALook(t.Context())
+	require.ErrorIs(t, err, ErrTaken)
+	require.NoError(t, k.Release(t.Context()))
+}
+
 func TestCloseEndsAllWaitsAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, hung := range []bool{false, true} {

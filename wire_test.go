@@ -648,6 +648,23 @@ func TestExtendsOfOneLockAreNotOutTogether(t *testing.T) {
 	require.Greater(t, k.Remaining(), time.Minute)
 }
 
+// A single caller is one whose operation was alone in its batch, with no other behind it,
+// on the only instance.
+func TestASingleCallerHasNobodyBesideOrBehindIt(t *testing.T) {
+	for _, c := range []struct {
+		instances, batch, queue int
+		want                    bool
+	}{{1, 1, 0, true}, {1, 1, 1, false}, {1, 2, 0, false}, {3, 1, 0, false}} {
+		in := &instance{
+			locker: &Locker{instances: make([]*instance, c.instances)}, sent: 1, single: !c.want,
+			queue: make([]*round, c.queue), flights: []flight{{number: 1, batch: make([]*round, c.batch)}},
+		}
+		_, err := in.answered(answerText{whole: true, number: 1}, time.Now())
+		require.NoError(t, err)
+		require.Equal(t, c.want, in.single, c)
+	}
+}
+
 // What an instance takes for a large batch is not mistaken for its distance, nor for
 // none.
 func TestTheDistanceIsMeasuredOnSmallBatches(t *testing.T) {

@@ -69,7 +69,7 @@ func bench(flags *flag.FlagSet) action {
 	var prefix string
 	prefixFlag(flags, &prefix)
 	each := benchTime
-	flags.Var((*duration)(&each), "time", "how long to measure with each number of goroutines (1, 16, 64 and 256): a `duration`")
+	flags.Var((*duration)(&each), "time", fmt.Sprintf("how long to measure with each number of goroutines, %v: a `duration`", benchGoroutines))
 	asJSON := jsonFlag(flags)
 	return func(ctx context.Context, _ []string, stdout, stderr io.Writer) int {
 		code, err := s.bench(ctx, prefix, each, *asJSON, stdout)

@@ -70,7 +70,7 @@ func valued(all []completed) []string {
 	for _, c := range all {
 		for _, f := range c.flags {
 			b, ok := f.Value.(interface{ IsBoolFlag() bool })
-			if name := dashed(f.Name); name != "--endpoints" && !(ok && b.IsBoolFlag()) && !slices.Contains(found, name) {
+			if name := dashed(f.Name); !(ok && b.IsBoolFlag()) && !slices.Contains(found, name) {
 				found = append(found, name)
 			}
 		}
