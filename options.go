@@ -17,6 +17,7 @@ type config struct {
 	now             func() time.Time                  // of this client; a simulation gives each its own
 	jitter          func(time.Duration) time.Duration // random, from 0 to less than what it is given; a simulation repeats it
 	yield           func()                            // lets those that were just woken run first; a simulation lets all of them
+	woken           func(who any)                     // of a simulation; see resume
 	driftFactor     float64
 	driftBase       time.Duration
 	instanceTimeout time.Duration // 0: by the ttl
@@ -45,6 +46,16 @@ func defaults() config {
 		retention:   10 * time.Minute,
 		quarantined: quarantineByTTL,
 		flights:     maxFlights,
+	}
+}
+
+// resume is called by a goroutine that was just woken, before it looks at anything: who
+// is the context of a caller, an instance of which it is the worker, or a keeper. A
+// simulation has each go on at an instant of its own, so that it makes no difference
+// which of them the scheduler picks first.
+func (c *config) resume(who any) {
+	if c.woken != nil {
+		c.woken(who)
 	}
 }
 

@@ -238,8 +238,7 @@ func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) boo
 	r.timer.Reset(d)
 	select {
 	case <-r.wake:
-		r.timer.Stop()
-		return true, nil
+		reached = true
 	case <-r.timer.C:
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -247,6 +246,10 @@ func (r *round) await(ctx context.Context, d time.Duration, goal func(tally) boo
 		err = ErrClosed
 	}
 	r.timer.Stop()
+	r.locker.resume(r.ctx)
+	if reached {
+		return true, nil
+	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()

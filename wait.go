@@ -60,13 +60,20 @@ func (l *Locker) pause(w *waiter, last *attempt, n int) (turn *round, again bool
 			return nil, true
 		}
 		timer.Reset(min(wait, left))
+		closed := false
 		select {
-		case turn := <-w.turn:
-			return turn, true
+		case turn = <-w.turn:
 		case <-w.poke:
 		case <-timer.C:
 		case <-w.ctx.Done():
 		case <-l.closing.Done():
+			closed = true
+		}
+		l.resume(w.ctx)
+		switch {
+		case turn != nil:
+			return turn, true
+		case closed:
 			last.err = ErrClosed
 			return nil, false
 		}

@@ -29,7 +29,7 @@ func (w *world) newClient(id int) *client {
 		endpoints = append(endpoints, address(i).String())
 	}
 	opts := []redlock.Option{
-		seams(map[string]any{"now": c.now, "jitter": c.jitter, "yield": c.yield}),
+		seams(map[string]any{"now": c.now, "jitter": c.jitter, "yield": c.yield, "woken": c.woken}),
 		redlock.WithClientOptions(func(o *redis.Options) {
 			o.ReadBufferSize, o.WriteBufferSize = 4<<10, 16<<10 // the script fits in
 			o.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -142,9 +142,28 @@ func instant(wall, mono time.Duration) time.Time {
 	return t
 }
 
-// yield lets everybody go on whom this instant has woken: when time has moved on by a
-// nanosecond, nobody has anything left to do.
-func (c *client) yield() { time.Sleep(time.Nanosecond) }
+// yield lets everybody go on whom this instant has woken.
+func (c *client) yield() { time.Sleep(lanes) }
+
+// woken has a goroutine of the library go on in its lane.
+func (c *client) woken(who any) {
+	switch who := who.(type) {
+	case context.Context:
+		if lane, ok := who.Value(laneKey{}).(time.Duration); ok {
+			c.w.keep(lane)
+		}
+	default:
+		v := reflect.ValueOf(who).Elem()
+		if index := v.FieldByName("index"); index.IsValid() { // of an instance
+			c.w.keep(workerLanes + time.Duration(index.Int()))
+		} else {
+			c.w.keep(keeperLane)
+		}
+	}
+}
+
+// laneKey is where the context of a worker has its lane.
+type laneKey struct{}
 
 // seams is the option that sets a Locker's clock, its jitter and how its workers yield.
 //

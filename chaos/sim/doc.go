@@ -9,10 +9,11 @@
 // whole stack has the real Lua script in miniredis, the core a model of it, which is
 // several times as fast and is tested against the script, see [model].
 //
-// A schedule does the same each time that it runs. Goroutines that are woken at one
-// instant run in any order; so no two messages arrive at one instant, and how long a
-// message takes depends on the seed and on which message it is, not on who was first to
-// ask for a random number. What is random in the library itself, the pauses, is made of
-// the seed and the instant through a seam; owners are renamed in the order in which
-// they appear.
+// A schedule does the same each time that it runs, whatever the scheduler of goroutines
+// does. No two messages arrive at one instant, and how long a message takes depends on
+// the seed and on which message it is, not on who was first to ask for a random number.
+// Goroutines that are woken at one instant go on at instants of their own, see keep: the
+// library asks for that through a seam. What is random in the library itself, the pauses,
+// is made of the seed and the instant through another; owners are renamed in the order in
+// which they appear.
 package sim

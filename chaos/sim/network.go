@@ -20,15 +20,36 @@ const (
 	down                  // to the client
 )
 
-// grid parts the instants: on each step of it every connection of a link has some
-// nanoseconds of its own in each direction; so no two messages arrive at one instant,
-// and what a client does about one, which takes a nanosecond now and then (see
-// client.yield), is done before the next.
+// grid parts the instants: on each step of it every connection of a link has one of its
+// own in each direction; so no two messages arrive at one instant.
 const (
 	grid  = 32768
-	slot  = 32 // of a connection and direction
-	conns = 16 // of a link, then it begins anew
+	slot  = lanes // of a connection and direction
+	conns = 16    // of a link, then it begins anew
 )
+
+// Each goroutine of a client has a lane: what it does after it was woken, it does at an
+// instant that leaves this remainder when it is divided by lanes, and that is no other
+// goroutine's. So it makes no difference which of those that are woken at one instant the
+// scheduler picks first, nor whether they run at one time. Messages arrive in lane 0.
+const (
+	lanes       = 32
+	readLanes   = 1  // of who reads a connection for batches, by instance
+	earLanes    = 6  // of who reads one for subscriptions
+	workerLanes = 11 // of the worker of an instance
+	keeperLane  = 16
+	callerLanes = 17
+)
+
+// keep waits for the next instant of a lane.
+func (n *network) keep(lane time.Duration) {
+	now := n.now()
+	wait := (lane - now%lanes + lanes) % lanes
+	if wait == 0 {
+		wait = lanes
+	}
+	time.Sleep(wait)
+}
 
 // A link is what a client and an instance have between them.
 type link struct {
@@ -187,7 +208,7 @@ func (n *network) open(client, instance int) net.Conn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.newConn(client, instance)
-	c.introduced = false
+	c.introduced, c.lane = false, earLanes+time.Duration(instance)
 	c.send(up, n.now(), func() {
 		if !c.session.server.down {
 			c.session.join()
@@ -203,7 +224,7 @@ func (n *network) newConn(client, instance int) *conn {
 	l := n.links[client][instance]
 	c := &conn{
 		n: n, link: l, serial: l.dials, introduced: true, wake: make(chan struct{}, 1),
-		dice: n.dice.of(aboutDial, uint64(client), uint64(instance), uint64(l.dials)),
+		lane: readLanes + time.Duration(instance), dice: n.dice.of(aboutDial, uint64(client), uint64(instance), uint64(l.dials)),
 	}
 	c.session = &session{server: n.servers[instance], conn: c, gone: true}
 	l.dials++
@@ -262,6 +283,7 @@ type conn struct {
 	n       *network
 	link    *link
 	serial  int
+	lane    time.Duration
 	dice    dice
 	session *session
 	wake    chan struct{} // of one place: for the reader,
@@ -409,6 +431,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		case <-c.timer.C:
 		}
 		c.timer.Stop()
+		c.n.keep(c.lane)
 	}
 }
 

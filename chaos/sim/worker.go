@@ -19,11 +19,13 @@ type worker struct {
 	id   int
 	rand *rand.Rand
 	dice dice
+	lane time.Duration
+	ctx  context.Context // which tells its lane
 }
 
 func (k *worker) chance(p float64) bool { return k.rand.Float64() < p }
 
-func (k *worker) lane() string { return fmt.Sprintf("client %d worker %d", k.c.id, k.id) }
+func (k *worker) name() string { return fmt.Sprintf("client %d worker %d", k.c.id, k.id) }
 
 // span returns a random duration, in nanoseconds: two workers never act at one
 // instant.
@@ -32,6 +34,7 @@ func (k *worker) span(least, most time.Duration) time.Duration { return span(k.r
 // pause lets d go by, and more while the client stands still.
 func (k *worker) pause(d time.Duration) {
 	time.Sleep(max(d, 0) + k.span(1, time.Microsecond))
+	k.w.keep(k.lane)
 	for i := 0; i < len(k.w.Faults); i++ {
 		f := &k.w.Faults[i]
 		if now := k.w.now(); f.Kind == Freeze && f.hits(now, k.c.id, all) {
@@ -57,7 +60,7 @@ func (k *worker) do(f func()) {
 }
 
 func (k *worker) violate(rule, format string, args ...any) {
-	k.do(func() { k.w.violate(rule, k.lane()+": "+format, args...) })
+	k.do(func() { k.w.violate(rule, k.name()+": "+format, args...) })
 }
 
 // run works under faults, and then makes sure that everybody can go on.
@@ -96,7 +99,7 @@ func (k *worker) once() {
 		q.resource, q.ttl, q.pace = w.Resources, longTTL, w.TTLs[0]
 	}
 	name := w.key(q.resource)
-	ctx := context.Background()
+	ctx := k.ctx
 	var lock *redlock.Lock
 	var err error
 	limit := voteLimit(q.ttl) + linger + slack
@@ -135,7 +138,7 @@ func (k *worker) once() {
 // refused takes the error of an acquire.
 func (k *worker) refused(q request, err error) {
 	k.do(func() {
-		k.w.note(k.lane(), func() string { return fmt.Sprintf("%s r%d for %v: %v", q.name, q.resource, q.ttl, err) })
+		k.w.note(k.name(), func() string { return fmt.Sprintf("%s r%d for %v: %v", q.name, q.resource, q.ttl, err) })
 	})
 	for _, known := range []error{redlock.ErrTaken, redlock.ErrNoQuorum, redlock.ErrExpired, context.DeadlineExceeded} {
 		if errors.Is(err, known) {
@@ -154,7 +157,7 @@ func (k *worker) got(q request, lock *redlock.Lock) *hold {
 		now := w.now()
 		h.from = now
 		w.counts.Acquired++
-		w.note(k.lane(), func() string {
+		w.note(k.name(), func() string {
 			return fmt.Sprintf("%s r%d for %v: %s token %d, %v remain", q.name, q.resource, q.ttl, h.owner, h.token, remaining)
 		})
 		w.holds = append(w.holds, h)
@@ -175,7 +178,7 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 	w := k.w
 	h := k.got(q, lock)
 	longest := q.ttl
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(k.ctx)
 	defer cancel()
 	kept := context.Context(nil)
 	k.commit(h, lock, 0)
@@ -209,7 +212,7 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 		// Its window ends by itself. If it is kept alive, that ends with ctx.
 		k.do(func() {
 			w.counts.Forgotten++
-			w.note(k.lane(), func() string { return "forgets " + h.owner })
+			w.note(k.name(), func() string { return "forgets " + h.owner })
 		})
 		return
 	}
@@ -243,7 +246,7 @@ func (k *worker) watch(h *hold, lock *redlock.Lock, kept context.Context) {
 		k.do(func() {
 			at := k.w.now()
 			cause := context.Cause(kept)
-			k.w.note(k.lane(), func() string { return fmt.Sprintf("the end of %s is signalled: %v", h.owner, cause) })
+			k.w.note(k.name(), func() string { return fmt.Sprintf("the end of %s is signalled: %v", h.owner, cause) })
 			if !errors.Is(cause, redlock.ErrLost) {
 				return // its own ctx has ended
 			}
@@ -259,7 +262,7 @@ func (k *worker) watch(h *hold, lock *redlock.Lock, kept context.Context) {
 func (k *worker) extend(h *hold, lock *redlock.Lock, ttl, longest time.Duration) bool {
 	w := k.w
 	call, before := w.now(), lock.Remaining()
-	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	ctx, cancel := k.ctx, context.CancelFunc(func() {})
 	limit := max(voteLimit(ttl), 0) + slack
 	if k.chance(0.2) {
 		wait := k.span(time.Microsecond, 2*w.Delay+ttl/8)
@@ -271,7 +274,7 @@ func (k *worker) extend(h *hold, lock *redlock.Lock, ttl, longest time.Duration)
 	remaining := lock.Remaining()
 	k.do(func() {
 		now := w.now()
-		w.note(k.lane(), func() string { return fmt.Sprintf("extend %s to %v: %v, %v remain", h.owner, ttl, err, remaining) })
+		w.note(k.name(), func() string { return fmt.Sprintf("extend %s to %v: %v, %v remain", h.owner, ttl, err, remaining) })
 		if took := now - call; took > limit {
 			w.violate("an extend takes too long", "to %v: %v, more than %v", ttl, took, limit)
 		}
@@ -306,9 +309,9 @@ func (k *worker) release(h *hold, lock *redlock.Lock, longest time.Duration) err
 			w.see(h, call, remaining)
 			h.until, h.over = min(h.until, call), true
 			healed = w.phase2
-			w.note(k.lane(), func() string { return "releases " + h.owner })
+			w.note(k.name(), func() string { return "releases " + h.owner })
 		})
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(k.ctx)
 		if k.chance(0.2) {
 			cancel()
 		}
@@ -316,7 +319,7 @@ func (k *worker) release(h *hold, lock *redlock.Lock, longest time.Duration) err
 		cancel()
 		k.do(func() {
 			now := w.now()
-			w.note(k.lane(), func() string { return fmt.Sprintf("has released %s: %v", h.owner, err) })
+			w.note(k.name(), func() string { return fmt.Sprintf("has released %s: %v", h.owner, err) })
 			if took := now - call; took > voteLimit(longest)+linger+slack {
 				w.violate("a release takes too long", "%v: %v", took, h)
 			}
@@ -339,10 +342,10 @@ func (k *worker) release(h *hold, lock *redlock.Lock, longest time.Duration) err
 	if lock.Remaining() > 0 {
 		k.violate("a released lock remains", "%v", h)
 	}
-	if again := lock.Extend(context.Background(), longest); !errors.Is(again, redlock.ErrLost) {
+	if again := lock.Extend(k.ctx, longest); !errors.Is(again, redlock.ErrLost) {
 		k.violate("a released lock can be extended", "%v: %v", h, again)
 	}
-	if again := lock.Release(context.Background()); err == nil && again != nil {
+	if again := lock.Release(k.ctx); err == nil && again != nil {
 		k.violate("a second release fails", "%v: %v", h, again)
 	}
 	return err
@@ -368,7 +371,7 @@ func (k *worker) recover() {
 		resource := (k.c.id + k.id + i) % w.resources()
 		q := request{resource: resource, ttl: w.TTLs[0], pace: w.TTLs[0], name: "recover", call: w.now()}
 		bound := w.Active + quarantine - q.call + time.Duration(workers)*4*q.ttl + 8*time.Second
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		ctx, cancel := context.WithTimeout(k.ctx, bound)
 		lock, err := k.c.locker.Acquire(ctx, w.key(resource), q.ttl)
 		cancel()
 		if err != nil {
@@ -382,7 +385,7 @@ func (k *worker) recover() {
 			}
 			w.write(h)
 		})
-		ctx, cancel = context.WithCancel(context.Background())
+		ctx, cancel = context.WithCancel(k.ctx)
 		kept := lock.KeepAlive(ctx)
 		k.watch(h, lock, kept)
 		k.pause(k.span(0, q.ttl*3/2))

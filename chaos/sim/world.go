@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -38,11 +39,11 @@ func (v Violation) String() string { return fmt.Sprintf("%.6f ms: %s: %s", ms(v.
 
 // Counts are what happened in a run.
 type Counts struct {
-	Schedules, Acquired, Lost, Extended, Released, Forgotten, HandedOver, Kept int
-	Writes, StaleUnfenced, StaleFenced                                         int
-	Batches, Operations                                                        int
-	Faults                                                                     map[Kind]int  // that have touched something
-	Recovery                                                                   time.Duration // the longest, until somebody has a lock again
+	Schedules, Acquired, Lost, Extended, Released, Forgotten, Kept int
+	Writes, StaleUnfenced, StaleFenced                             int
+	Batches, Operations                                            int
+	Faults                                                         map[Kind]int  // that have touched something
+	Recovery                                                       time.Duration // the longest, until somebody has a lock again
 }
 
 // Add adds o to c.
@@ -66,6 +67,11 @@ func (c *Counts) Add(o Counts) {
 	for k, n := range o.Faults {
 		c.Faults[k] += n
 	}
+}
+
+func (c Counts) String() string {
+	return fmt.Sprintf("%d acquired, %d extended, %d released, %d forgotten, %d kept alive, %d of them lost; %d operations in %d batches; writes: %d, stale without a fence: %d, with: %d; after the healing the first lock came within %v; touched by faults: %v",
+		c.Acquired, c.Extended, c.Released, c.Forgotten, c.Kept, c.Lost, c.Operations, c.Batches, c.Writes, c.StaleUnfenced, c.StaleFenced, c.Recovery, c.Faults)
 }
 
 // A Result is what became of a schedule.
@@ -116,7 +122,8 @@ func Simulate(s *Schedule, newEngine NewEngine, logged bool) Result {
 	for _, c := range w.clients {
 		for i := range s.Workers[c.id] {
 			seed := w.dice.of(aboutWorker, uint64(c.id), uint64(i))
-			k := &worker{c: c, w: w, id: i, rand: rand.New(rand.NewPCG(uint64(seed), 1)), dice: seed}
+			k := &worker{c: c, w: w, id: i, rand: rand.New(rand.NewPCG(uint64(seed), 1)), dice: seed, lane: callerLanes + time.Duration(i)}
+			k.ctx = context.WithValue(context.Background(), laneKey{}, k.lane)
 			group.Go(k.run)
 		}
 	}
