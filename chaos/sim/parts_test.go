@@ -213,12 +213,3 @@ func TestAClientsClockIsItsOwn(t *testing.T) {
 	require.Equal(t, -time.Hour, late.Round(0).Sub(early.Round(0)))
 	require.Equal(t, firstDay.UnixMicro(), early.UnixMicro())
 }
-
-func TestMainRefusesWhatItDoesNotKnow(t *testing.T) {
-	for _, args := range [][]string{{"-x"}, {"more"}, {"-schedules", "0"}, {"-seed", "-1"}} {
-		var out strings.Builder
-		require.Equal(t, 64, Main(t.Context(), args, io.Discard, &out), "%q", args)
-		require.NotEmpty(t, out.String())
-	}
-	require.Zero(t, Main(t.Context(), []string{"-h"}, io.Discard, io.Discard))
-}
