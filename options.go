@@ -18,6 +18,7 @@ type config struct {
 	jitter          func(time.Duration) time.Duration // random, from 0 to less than what it is given; a simulation repeats it
 	yield           func()                            // lets those that were just woken run first; a simulation lets all of them
 	woken           func(who any)                     // of a simulation; see resume
+	prompt          bool                              // of a simulation: writing a little to its connections never waits, as with a socket
 	driftFactor     float64
 	driftBase       time.Duration
 	instanceTimeout time.Duration // 0: by the ttl

@@ -511,6 +511,7 @@ func (in *instance) takeOver() {
 		in.cold = true
 		return
 	}
+	w.prompt = w.prompt || in.locker.config.prompt
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.wire, in.readUntil, in.distance = w, time.Now().Add(never), never

@@ -29,7 +29,7 @@ func (w *world) newClient(id int) *client {
 		endpoints = append(endpoints, address(i).String())
 	}
 	opts := []redlock.Option{
-		seams(map[string]any{"now": c.now, "jitter": c.jitter, "yield": c.yield, "woken": c.woken}),
+		seams(map[string]any{"now": c.now, "jitter": c.jitter, "yield": c.yield, "woken": c.woken, "prompt": true}),
 		redlock.WithClientOptions(func(o *redis.Options) {
 			o.ReadBufferSize, o.WriteBufferSize = 4<<10, 16<<10 // the script fits in
 			o.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) {
