@@ -211,7 +211,6 @@ func Mutants() []Mutant {
 			Old:    "return max(now.Sub(start), now.Round(0).Sub(start.Round(0)), 0)",
 			New:    "return max(now.Sub(start), 0)",
 			Tests:  []string{"TestElapsedIsWhatTheClockThatWentFurtherSays"},
-			Unseen: "a client of it that stands still keeps its monotonic clock, which tells enough",
 		},
 		{
 			Name:   "server-ttl-rounded-down",
@@ -246,7 +245,6 @@ func Mutants() []Mutant {
 			Old:    "left <= 0 || left < q.minValidity {",
 			New:    "left <= 0 {",
 			Tests:  []string{"TestMinValidityRefusesALockThatIsNearlyOver"},
-			Unseen: "none of its clients asks for a minimum",
 		},
 		{
 			Name:   "max-hold-ignored",
@@ -255,7 +253,6 @@ func Mutants() []Mutant {
 			Old:    "w.length = min(w.length, k.maxHold-elapsed(k.asked, w.start))",
 			New:    "w.length = min(w.length, maxTTL)",
 			Tests:  []string{"TestMaxHoldEndsALockHoweverOftenItIsExtended"},
-			Unseen: "none of its clients sets a longest hold",
 		},
 
 		// Extend and heal.
@@ -361,7 +358,6 @@ func Mutants() []Mutant {
 			Old:    "w.cancel(why)",
 			New:    "w.cancel(why.cause)",
 			Tests:  []string{"TestADefiniteLossIsSignalledAtTheNextRenewal"},
-			Unseen: "it takes such an end for that of the caller's own context",
 		},
 		{
 			Name:   "clock-step-unseen",
@@ -370,7 +366,6 @@ func Mutants() []Mutant {
 			Old:    "(g - gap).Abs() > clockGap {",
 			New:    "(g - gap).Abs() > never-1 {",
 			Tests:  []string{"TestAWallClockThatGoesForwardALittleBringsTheEndNearer", "TestAWallClockThatGoesForwardEndsTheLockWithinATick"},
-			Unseen: "it claims no time for the signal of a holder whose clock was set",
 		},
 		{
 			Name:   "renewed-too-late",
@@ -396,7 +391,6 @@ func Mutants() []Mutant {
 			Old:    "err = joined(err, lock.Release(ctx))",
 			New:    "_ = joined(err, lock.Release(ctx))",
 			Tests:  []string{"TestALossIsTheErrorOfAnFnThatReturnedNil"},
-			Unseen: "its clients call Acquire and Release",
 		},
 
 		// Release and clean-up.
@@ -490,7 +484,6 @@ func Mutants() []Mutant {
 			Old:    "errs := l.releaseAll(ctx, locks)",
 			New:    "errs := l.releaseAll(ctx, nil)",
 			Tests:  []string{"TestCloseReleasesWhatIsHeldAndRefusesWhatComesLater"},
-			Unseen: "its clients hold nothing when they close",
 		},
 
 		// Those that wait.
@@ -618,7 +611,6 @@ func Mutants() []Mutant {
 			Old:    "f = in.flights[0]\n\tcopy(in.flights, in.flights[1:])",
 			New:    "f = in.flights[n-1]",
 			Tests:  []string{"TestSeveralBatchesAreOutToAnInstanceThatIsFarAway"},
-			Unseen: "its instances are so near that one batch is out at a time",
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorumlock/redlock"
 	"github.com/quorumlock/redlock/chaos/history"
 )
 
@@ -31,6 +32,7 @@ type hold struct {
 	token          uint64
 	call, from     time.Duration // its acquire
 	until          time.Duration // as the holder saw it last
+	most           time.Duration // its longest hold; 0: none
 	over           bool
 }
 
@@ -49,6 +51,9 @@ func (w *world) see(h *hold, now, remaining time.Duration) {
 		return
 	}
 	h.until = now + remaining
+	if h.most > 0 && h.until > h.from+h.most+slack {
+		w.violate("a lock is held for longer than it may be", "%v after %v: %v", h.until-h.from, h.most, h)
+	}
 	if !w.Covered {
 		return
 	}
@@ -133,6 +138,23 @@ func (w *world) checkLeftovers() {
 			}
 			owner, expiry := s.engine.holder(key, clock)
 			w.violate("a key is left over", "%s of %s on instance %d, for %v more", key, owner, s.index, s.left(w.now(), expiry))
+		}
+	}
+}
+
+// checkClosed checks that a client that has closed has given up the lock that it held.
+// Under the lock.
+func (w *world) checkClosed(c *client, lock *redlock.Lock) {
+	if lock == nil {
+		w.violate("no progress after everything has healed", "client %d, before it closes", c.id)
+		return
+	}
+	if lock.Remaining() > 0 {
+		w.violate("a lock remains after a close", "client %d: %s", c.id, lock.Owner())
+	}
+	for _, s := range w.servers {
+		if owner, _ := s.engine.holder(lock.Resource(), s.clock(w.now())); owner == lock.Owner() {
+			w.violate("a key is left over", "%s on instance %d, by a close of client %d", owner, s.index, c.id)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"reflect"
 	"runtime"
@@ -65,6 +66,16 @@ func (w *world) newClient(id int) *client {
 	return c
 }
 
+// holdOne acquires a lock of the client's own, which lives for longer than a close takes.
+func (c *client) holdOne() *redlock.Lock {
+	ttl := max(c.w.TTLs[0], 200*time.Millisecond)
+	lock, err := c.locker.Acquire(context.Background(), fmt.Sprintf("own%d", c.id), ttl, redlock.WithMaxWait(time.Second))
+	if err != nil {
+		return nil
+	}
+	return lock
+}
+
 // subscribes reports whether it is called for a connection for subscriptions. Nothing
 // else tells these apart.
 func subscribes() bool {
@@ -81,8 +92,8 @@ func subscribes() bool {
 	}
 }
 
-// now is the time on the client's clocks. Its monotonic clock is that of the timers;
-// so a client whose clock runs fast is one whose instances' clocks run slow. It wobbles
+// now is the time on the client's clocks. Its monotonic clock is that of the timers, but
+// for the time that the machine was asleep; so a client whose clock runs fast is one whose instances' clocks run slow. It wobbles
 // by microseconds, slowly: two timers that were set at different moments for the end of
 // one window would otherwise end at one instant.
 func (c *client) now() time.Time {
@@ -90,13 +101,18 @@ func (c *client) now() time.Time {
 	last := uint64(now / wobble)
 	a, b := c.wobble(last), c.wobble(last+1)
 	now += a + time.Duration(float64(b-a)*float64(now%wobble)/float64(wobble))
-	wall := now + c.w.Offsets[c.id]
+	wall, mono := now+c.w.Offsets[c.id], now
 	for i := range c.w.Faults {
-		if f := &c.w.Faults[i]; f.Kind == ClientJump && f.Client == c.id && now >= f.From {
+		f := &c.w.Faults[i]
+		switch {
+		case f.Client != c.id || now < f.From:
+		case f.Kind == ClientJump:
 			wall += f.Amount
+		case f.Kind == Sleep:
+			mono -= min(now, f.To) - f.From
 		}
 	}
-	return instant(wall, now)
+	return instant(wall, mono)
 }
 
 // wobble is how long it takes until a clock is ahead by as much or as little as it can
@@ -107,14 +123,15 @@ func (c *client) wobble(n uint64) time.Duration {
 	return c.w.dice.of(aboutClock, uint64(c.id), n).between(0, 10*time.Microsecond)
 }
 
-// jumps reports whether the wall clock jumps between from and to.
-func (c *client) jumps(from, to time.Duration) bool {
+// jumped returns when the wall clock last jumped between from and to; from if it did not.
+func (c *client) jumped(from, to time.Duration) (at time.Duration) {
+	at = from
 	for _, f := range c.w.Faults {
-		if f.Kind == ClientJump && f.Client == c.id && f.From >= from && f.From <= to {
-			return true
+		if f.Kind == ClientJump && f.Client == c.id && f.From <= to {
+			at = max(at, f.From)
 		}
 	}
-	return false
+	return at
 }
 
 // jitter is what is random in the library. It depends on the instant, and not on how

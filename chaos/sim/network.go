@@ -181,7 +181,7 @@ func (n *network) travel(c *conn, d direction, dice dice, now time.Duration) jou
 		case f.Kind == CutRequests && d == up, f.Kind == CutReplies && d == down:
 			j.arrival = max(j.arrival, f.To+delay)
 			j.dead = luck.chance(0.3)
-		case f.Kind == Freeze:
+		case f.stands():
 			j.arrival = max(j.arrival, f.To+delay)
 		case f.Kind == Duplicate && d == up && luck.chance(0.5):
 			j.again = luck.of(1).between(0, f.Amount)

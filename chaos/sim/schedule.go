@@ -26,11 +26,12 @@ const (
 	ServerFast  Kind = "fast clock"      // an instance's, twice as fast
 	ClientJump  Kind = "client's clock"  // the wall clock of a client jumps by Amount
 	Freeze      Kind = "client pauses"   // its workers and its messages stand still
+	Sleep       Kind = "client sleeps"   // the same, and so does its monotonic clock
 	Refuse      Kind = "connections cut" // those of a link break at once
 )
 
 // kinds are all of them, those within the assumptions of mutual exclusion first.
-var kinds = []Kind{SlowLink, Loss, CutRequests, CutReplies, Duplicate, Hang, SlowServer, Restart, Refuse, ClientJump, Freeze, Forget, ServerJump, ServerFast}
+var kinds = []Kind{SlowLink, Loss, CutRequests, CutReplies, Duplicate, Hang, SlowServer, Restart, Refuse, ClientJump, Freeze, Sleep, Forget, ServerJump, ServerFast}
 
 // A Fault is one thing that goes wrong for a while.
 type Fault struct {
@@ -63,6 +64,9 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 func (f *Fault) hits(t time.Duration, client, instance int) bool {
 	return f.From <= t && t < f.To && (f.Client == all || f.Client == client) && (f.Instance == all || f.Instance == instance)
 }
+
+// stands reports whether the client stands still while f is on.
+func (f *Fault) stands() bool { return f.Kind == Freeze || f.Kind == Sleep }
 
 // A Schedule is everything that a run is made of.
 type Schedule struct {
@@ -194,7 +198,7 @@ func (s *Schedule) newFault(r *rand.Rand, allowed []Kind) []Fault {
 		f.Amount = span(r, time.Millisecond, base/4)
 	case ServerJump:
 		f.Amount = span(r, base/2, 2*base)
-	case Freeze, ClientJump:
+	case Freeze, Sleep, ClientJump:
 		f.Instance = all
 		f.Client = r.IntN(len(s.Workers))
 		if f.Kind == ClientJump {

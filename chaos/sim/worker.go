@@ -37,8 +37,8 @@ func (k *worker) pause(d time.Duration) {
 	k.w.keep(k.lane)
 	for i := 0; i < len(k.w.Faults); i++ {
 		f := &k.w.Faults[i]
-		if now := k.w.now(); f.Kind == Freeze && f.hits(now, k.c.id, all) {
-			k.w.touched(Freeze)
+		if now := k.w.now(); f.stands() && f.hits(now, k.c.id, all) {
+			k.w.touched(f.Kind)
 			time.Sleep(f.To - now + k.span(1, 20*time.Microsecond))
 			i = -1
 		}
@@ -87,6 +87,21 @@ type request struct {
 	pace     time.Duration // of what is done with it: the ttl, unless that is too long
 	call     time.Duration
 	name     string
+
+	least, most time.Duration // its minimum of validity and its longest hold; 0: none
+}
+
+// options returns the options of a request that has some now and then.
+func (k *worker) options(q *request) []redlock.AcquireOption {
+	switch p := k.rand.Float64(); {
+	case p < 0.15:
+		q.least = q.ttl*98/100 - 3*time.Millisecond - k.span(0, q.ttl/20)
+		return []redlock.AcquireOption{redlock.WithMinValidity(q.least)}
+	case p < 0.3:
+		q.most = k.span(q.pace/2, 3*q.pace)
+		return []redlock.AcquireOption{redlock.WithMaxHold(q.most)}
+	}
+	return nil
 }
 
 // once acquires a lock, works under it and gives it up.
@@ -100,6 +115,7 @@ func (k *worker) once() {
 	}
 	name := w.key(q.resource)
 	ctx := k.ctx
+	opts := k.options(&q)
 	var lock *redlock.Lock
 	var err error
 	limit := voteLimit(q.ttl) + linger + slack
@@ -107,13 +123,16 @@ func (k *worker) once() {
 	switch p := k.rand.Float64(); {
 	case p < 0.3:
 		q.name = "try"
-		lock, err = k.c.locker.TryAcquire(ctx, name, q.ttl)
+		lock, err = k.c.locker.TryAcquire(ctx, name, q.ttl, opts...)
 	case p < 0.45:
 		q.name = "wait"
 		wait := k.span(0, 3*q.pace)
 		wait = min(wait, 2*time.Second)
 		limit += wait + linger
-		lock, err = k.c.locker.Acquire(ctx, name, q.ttl, redlock.WithMaxWait(wait))
+		lock, err = k.c.locker.Acquire(ctx, name, q.ttl, append(opts, redlock.WithMaxWait(wait))...)
+	case p < 0.55 && q.ttl < longTTL:
+		k.doUnder(q, opts)
+		return
 	default:
 		q.name = "acquire"
 		wait := min(k.span(time.Millisecond, 4*q.pace), 2*time.Second)
@@ -122,7 +141,7 @@ func (k *worker) once() {
 		}
 		limit = wait + ctxSlack
 		c, cancel := context.WithTimeout(ctx, wait)
-		lock, err = k.c.locker.Acquire(c, name, q.ttl)
+		lock, err = k.c.locker.Acquire(c, name, q.ttl, opts...)
 		cancel()
 	}
 	if took := w.now() - q.call; took > limit {
@@ -152,7 +171,7 @@ func (k *worker) refused(q request, err error) {
 func (k *worker) got(q request, lock *redlock.Lock) *hold {
 	w := k.w
 	remaining := lock.Remaining()
-	h := &hold{client: k.c.id, worker: k.id, resource: q.resource, owner: lock.Owner(), token: lock.FencingToken(), call: q.call}
+	h := &hold{client: k.c.id, worker: k.id, resource: q.resource, owner: lock.Owner(), token: lock.FencingToken(), call: q.call, most: q.most}
 	k.do(func() {
 		now := w.now()
 		h.from = now
@@ -164,6 +183,9 @@ func (k *worker) got(q request, lock *redlock.Lock) *hold {
 		w.ops = append(w.ops, history.Op{Client: k.c.id, Resource: w.key(q.resource), Kind: history.Acquire, Call: int64(q.call), Return: int64(now), Token: h.token})
 		if remaining <= 0 {
 			w.violate("a lock without validity", "%v", h)
+		}
+		if remaining < q.least {
+			w.violate("a lock has less than the minimum", "%v remain, and not %v: %v", remaining, q.least, h)
 		}
 		if (h.token == 0) != w.Unfenced || h.token >= 1<<53 {
 			w.violate("a token that is none", "%v", h)
@@ -197,7 +219,7 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 		case p < 0.95 && kept == nil && q.ttl < longTTL:
 			valid := lock.Remaining() > 0
 			if kept = lock.KeepAlive(ctx); valid {
-				k.watch(h, lock, kept)
+				k.watch(h, lock, ctx, kept)
 			}
 			k.pause(k.span(0, 2*q.ttl))
 		default:
@@ -220,6 +242,40 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 	_ = k.release(h, lock, longest) // whatever became of it was checked
 }
 
+// doUnder has the library do something under a lock.
+func (k *worker) doUnder(q request, opts []redlock.AcquireOption) {
+	w := k.w
+	ctx, cancel := context.WithTimeout(k.ctx, min(k.span(time.Millisecond, 4*q.pace), 2*time.Second))
+	defer cancel()
+	q.name = "do"
+	var h *hold
+	left := time.Duration(0)
+	err := k.c.locker.Do(ctx, w.key(q.resource), q.ttl, func(kept context.Context, lock *redlock.Lock) error {
+		h = k.got(q, lock)
+		k.watch(h, lock, ctx, kept)
+		for range k.rand.IntN(3) {
+			k.commit(h, lock, 0)
+			k.pause(k.span(0, q.pace))
+			k.look(h, lock)
+		}
+		left = lock.Remaining()
+		k.do(func() {
+			w.counts.Done++
+			w.see(h, w.now(), left)
+			h.until, h.over = min(h.until, w.now()), true
+		})
+		return nil
+	}, opts...)
+	switch {
+	case h == nil && err == nil:
+		k.violate("a do without a lock succeeds", "r%d", q.resource)
+	case h == nil:
+		k.refused(q, err)
+	case left <= 0 && !errors.Is(err, redlock.ErrLost):
+		k.violate("a do hides the loss of its lock", "%v: %v", err, h)
+	}
+}
+
 // look asks the lock what remains.
 func (k *worker) look(h *hold, lock *redlock.Lock) {
 	remaining := lock.Remaining()
@@ -237,8 +293,12 @@ func (k *worker) commit(h *hold, lock *redlock.Lock, d time.Duration) {
 	k.do(func() { k.w.write(h) })
 }
 
-// watch sees to it that the loss of a kept lock is signalled in time.
-func (k *worker) watch(h *hold, lock *redlock.Lock, kept context.Context) {
+// tick is how long a holder may go on after its wall clock was set.
+const tick = 100 * time.Millisecond
+
+// watch sees to it that the loss of a lock that is kept alive on ctx is signalled in
+// time, and with its reason.
+func (k *worker) watch(h *hold, lock *redlock.Lock, ctx, kept context.Context) {
 	begin := k.w.now()
 	k.do(func() { k.w.counts.Kept++ })
 	context.AfterFunc(kept, func() {
@@ -247,12 +307,20 @@ func (k *worker) watch(h *hold, lock *redlock.Lock, kept context.Context) {
 			at := k.w.now()
 			cause := context.Cause(kept)
 			k.w.note(k.name(), func() string { return fmt.Sprintf("the end of %s is signalled: %v", h.owner, cause) })
-			if !errors.Is(cause, redlock.ErrLost) {
-				return // its own ctx has ended
+			lost, ok := errors.AsType[*redlock.LostError](cause)
+			switch {
+			case !ok && ctx.Err() == nil:
+				k.w.violate("a loss is signalled without its reason", "%v: %v", cause, h)
+			case !ok || lost.Reason == redlock.LostReleased:
+				return
 			}
 			k.w.counts.Lost++
 			h.until, h.over = min(h.until, at), true
-			if late := now.Round(0).Sub(end); late > 0 && !k.c.jumps(begin, at) {
+			late := now.Round(0).Sub(end)
+			if jumped := k.c.jumped(begin, at); jumped > begin {
+				late = min(late, at-jumped-tick)
+			}
+			if late > 0 {
 				k.w.violate("a loss is signalled late", "by %v: %v", late, h)
 			}
 		})
@@ -387,7 +455,7 @@ func (k *worker) recover() {
 		})
 		ctx, cancel = context.WithCancel(k.ctx)
 		kept := lock.KeepAlive(ctx)
-		k.watch(h, lock, kept)
+		k.watch(h, lock, ctx, kept)
 		k.pause(k.span(0, q.ttl*3/2))
 		k.look(h, lock)
 		if kept.Err() != nil {

@@ -39,11 +39,11 @@ func (v Violation) String() string { return fmt.Sprintf("%.6f ms: %s: %s", ms(v.
 
 // Counts are what happened in a run.
 type Counts struct {
-	Schedules, Acquired, Lost, Extended, Released, Forgotten, Kept int
-	Writes, StaleUnfenced, StaleFenced                             int
-	Batches, Operations                                            int
-	Faults                                                         map[Kind]int  // that have touched something
-	Recovery                                                       time.Duration // the longest, until somebody has a lock again
+	Schedules, Acquired, Lost, Extended, Released, Forgotten, Kept, Done int
+	Writes, StaleUnfenced, StaleFenced                                   int
+	Batches, Operations                                                  int
+	Faults                                                               map[Kind]int  // that have touched something
+	Recovery                                                             time.Duration // the longest, until somebody has a lock again
 }
 
 // Add adds o to c.
@@ -55,6 +55,7 @@ func (c *Counts) Add(o Counts) {
 	c.Released += o.Released
 	c.Forgotten += o.Forgotten
 	c.Kept += o.Kept
+	c.Done += o.Done
 	c.Writes += o.Writes
 	c.StaleUnfenced += o.StaleUnfenced
 	c.StaleFenced += o.StaleFenced
@@ -70,8 +71,8 @@ func (c *Counts) Add(o Counts) {
 }
 
 func (c Counts) String() string {
-	return fmt.Sprintf("%d acquired, %d extended, %d released, %d forgotten, %d kept alive, %d of them lost; %d operations in %d batches; writes: %d, stale without a fence: %d, with: %d; after the healing the first lock came within %v; touched by faults: %v",
-		c.Acquired, c.Extended, c.Released, c.Forgotten, c.Kept, c.Lost, c.Operations, c.Batches, c.Writes, c.StaleUnfenced, c.StaleFenced, c.Recovery, c.Faults)
+	return fmt.Sprintf("%d acquired, %d extended, %d released, %d forgotten, %d kept alive, %d of them lost; %d done by Do; %d operations in %d batches; writes: %d, stale without a fence: %d, with: %d; after the healing the first lock came within %v; touched by faults: %v",
+		c.Acquired, c.Extended, c.Released, c.Forgotten, c.Kept, c.Lost, c.Done, c.Operations, c.Batches, c.Writes, c.StaleUnfenced, c.StaleFenced, c.Recovery, c.Faults)
 }
 
 // A Result is what became of a schedule.
@@ -253,6 +254,7 @@ func (w *world) finish() {
 	w.checkLeftovers()
 	w.mu.Unlock()
 	for _, c := range w.clients {
+		left := c.holdOne()
 		begin := w.now()
 		if err := c.locker.Close(); err != nil {
 			w.mu.Lock()
@@ -264,6 +266,9 @@ func (w *world) finish() {
 			w.violate("a close takes too long", "client %d: %v", c.id, took)
 			w.mu.Unlock()
 		}
+		w.mu.Lock()
+		w.checkClosed(c, left)
+		w.mu.Unlock()
 	}
 	w.mu.Lock()
 	w.checkHistory()
