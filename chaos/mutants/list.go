@@ -39,7 +39,6 @@ func Mutants() []Mutant {
 			Old:    "return t.refused > 0 && t.granted+t.refused >= t.quorum()",
 			New:    "return t.refused > 0",
 			Tests:  []string{"TestTakenAndUnreachablePartitionLostBallots"},
-			Unseen: "it judges what a lock does, not which of two errors a caller gets",
 		},
 		{
 			Name:   "owner-reused",
@@ -236,7 +235,6 @@ func Mutants() []Mutant {
 			Old:    "if left := k.window.remaining(now); left <= 0 ||",
 			New:    "if left := k.window.remaining(r.start); left <= 0 ||",
 			Tests:  []string{"TestLockThatIsTooLateIsNotHandedOut"},
-			Unseen: "its rounds end long before their locks, unless a clock jumps in the middle of one",
 		},
 		{
 			Name:   "min-validity-ignored",
@@ -279,7 +277,6 @@ func Mutants() []Mutant {
 			Old:    "case k.window.remaining(now) > 0:\n\t\treturn nil",
 			New:    "case k.window.remaining(now) > -k.ttl:\n\t\treturn nil",
 			Tests:  []string{"TestExtendAfterTheEndIsLost"},
-			Unseen: "such an extend is not sent, as nobody wants it then; it only fails with another error",
 		},
 		{
 			Name:   "extend-revives",
@@ -339,7 +336,6 @@ func Mutants() []Mutant {
 			Old:    "case t.gone():",
 			New:    "case t.outcome() == lost:",
 			Tests:  []string{"TestBlipDoesNotEndALease"},
-			Unseen: "a lock that is given up early is safe, and it counts no losses under faults",
 		},
 
 		// KeepAlive and loss.
@@ -602,7 +598,6 @@ func Mutants() []Mutant {
 			Old:    "case n > 0 && (reply.refusal != nil || reply.number == in.flights[0].number):",
 			New:    "case n > 0:",
 			Tests:  []string{"TestAnAnswerThatComesTwiceIsTakenOnce"},
-			Unseen: "no answer comes twice",
 		},
 		{
 			Name:   "flights-out-of-order",

@@ -13,10 +13,11 @@ import (
 
 // Limits of the contract, and what the measurement adds.
 const (
-	linger     = 10 * time.Millisecond // for the answers that tell why
-	slack      = 2 * time.Millisecond
-	ctxSlack   = 5 * time.Millisecond
-	closeLimit = time.Second + 500*time.Millisecond
+	linger      = 10 * time.Millisecond // for the answers that tell why
+	slack       = 2 * time.Millisecond
+	ctxSlack    = 5 * time.Millisecond
+	signalEarly = 5 * time.Millisecond
+	closeLimit  = time.Second + 500*time.Millisecond
 )
 
 // voteLimit is how long an instance may take for its vote by default.
@@ -65,7 +66,7 @@ func (w *world) see(h *hold, now, remaining time.Duration) {
 			keys++
 		}
 	}
-	if keys < w.Instances/2+1 {
+	if keys < w.quorum() {
 		w.violate("the window is longer than a majority of the keys lives", "%v remain, on %d of %d instances: %v", remaining, keys, w.Instances, h)
 	}
 }
@@ -101,7 +102,7 @@ func (w *world) write(h *hold) {
 }
 
 // checkOperation checks what an instance was asked. Under the lock.
-func (w *world) checkOperation(o operation, instance int, sent time.Duration) {
+func (w *world) checkOperation(o operation, client, instance int, sent time.Duration) {
 	switch o.letter {
 	case 'a', 'w':
 		seed := o.token + "/" + o.ttl
@@ -109,6 +110,9 @@ func (w *world) checkOperation(o operation, instance int, sent time.Duration) {
 			w.violate("an owner is used for two rounds", "%s: %s and %s", o.owner, first, seed)
 		}
 		w.seeds[o.owner] = seed
+		if o.answer != "" {
+			w.answers[votes{client, o.lock, instance}] = w.now()
+		}
 	case 'e':
 		if o.answerKind == 'e' {
 			if w.extended[o.owner] == nil {
@@ -117,7 +121,7 @@ func (w *world) checkOperation(o operation, instance int, sent time.Duration) {
 			w.extended[o.owner][instance] = true
 		}
 	case 'h':
-		if len(w.extended[o.owner]) < w.Instances/2+1 {
+		if len(w.extended[o.owner]) < w.quorum() {
 			w.violate("a heal before a majority has confirmed an extend", "%v", o)
 		}
 	}
@@ -127,6 +131,33 @@ func (w *world) checkOperation(o operation, instance int, sent time.Duration) {
 		}
 	}
 }
+
+// votes are those of an instance on what a client asks of a resource.
+type votes struct {
+	client   int
+	lock     string
+	instance int
+}
+
+// answersSince returns how many instances have answered acquires of a client since then.
+// Under the lock.
+func (w *world) answersSince(client int, lock string, since time.Duration) int {
+	n := 0
+	for i := range w.Instances {
+		if at, ok := w.answers[votes{client, lock, i}]; ok && at >= since {
+			n++
+		}
+	}
+	return n
+}
+
+// unexplained reports whether a loss for that reason may not come before the end of the
+// window: it is nobody else's, and no key can be gone.
+func (w *world) unexplained(reason redlock.LostReason) bool {
+	return reason == redlock.LostNoQuorum || reason == redlock.LostExpired && w.Covered
+}
+
+func (w *world) quorum() int { return w.Instances/2 + 1 }
 
 // checkLeftovers checks that no lock key is left. Under the lock.
 func (w *world) checkLeftovers() {

@@ -90,7 +90,7 @@ type Schedule struct {
 	Exclusive  bool // no two holders at a time
 	Covered    bool // a majority keeps the keys for as long as the holder believes in its lock
 	Ordered    bool // extends too respect the order of tokens
-	Unrepeated bool // no request runs twice
+	Unrepeated bool // no request runs twice, so that extends may shorten
 }
 
 const longTTL = 20 * time.Second
@@ -140,6 +140,14 @@ func NewSchedule(seed uint64) *Schedule {
 	}
 	for range 1 + r.IntN(6) {
 		s.Faults = append(s.Faults, s.newFault(r, allowed)...)
+	}
+	if s.has(ClientJump) {
+		// One of the two clocks has to be right.
+		for i := range s.Faults {
+			if s.Faults[i].Kind == Sleep {
+				s.Faults[i].Kind = Freeze
+			}
+		}
 	}
 	if s.has(Restart) || s.has(Forget) {
 		// Those that wait for the end of a quarantine wake each other all the time.

@@ -1,10 +1,8 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -137,11 +135,23 @@ func (x *session) process(p []byte, sent time.Duration, copied bool) {
 			break
 		}
 		x.buffer = x.buffer[size:]
-		out = append(out, x.run(args, sent, copied)...)
+		if reply := x.run(args, sent, copied); !copied || answeredTwice(args) {
+			out = append(out, reply...)
+		}
 	}
-	if len(out) > 0 && !copied {
+	if len(out) > 0 {
 		x.conn.reply(out)
 	}
+}
+
+// answeredTwice reports whether the copy of a command is answered, too: that of every
+// other batch, by its number.
+func answeredTwice(args []string) bool {
+	if upper(args[0]) != "EVALSHA" {
+		return false
+	}
+	b := parseBatch(args)
+	return b != nil && len(b.ops) > 0 && strings.ContainsAny(b.number[len(b.number)-1:], "02468")
 }
 
 // run runs one command.
@@ -231,17 +241,12 @@ func (s *server) publish(topic, message string) int {
 // A post is a message that is to be published.
 type post struct{ topic, message string }
 
-// lock is the last word of a message. What is before it, and the topic, are random.
-func (p post) lock() string { return p.message[strings.LastIndexByte(p.message, ' ')+1:] }
-
-// deliver sends what a batch has published. The operations of a batch on different
-// resources have no order, and neither have these messages: they go out by resource.
-// Each arrives by itself, so that what it changes is done before the next.
+// deliver sends what a batch has published. Each message arrives by itself, so that what
+// it changes is done before the next.
 func (s *server) deliver() {
 	if len(s.posts) == 0 {
 		return
 	}
-	slices.SortStableFunc(s.posts, func(a, b post) int { return cmp.Compare(a.lock(), b.lock()) })
 	for _, p := range s.posts {
 		message := fmt.Appendf(nil, "*3\r\n%s%s%s", bulk("message"), bulk(p.topic), bulk(p.message))
 		for _, x := range s.sessions {

@@ -159,6 +159,13 @@ func (k *worker) refused(q request, err error) {
 	k.do(func() {
 		k.w.note(k.name(), func() string { return fmt.Sprintf("%s r%d for %v: %v", q.name, q.resource, q.ttl, err) })
 	})
+	if q.name == "try" && errors.Is(err, redlock.ErrTaken) {
+		k.do(func() {
+			if n := k.w.answersSince(k.c.id, k.w.key(q.resource), q.call); n < k.w.quorum() {
+				k.w.violate("taken, without an answer of a quorum", "%s: %d answers: %v", k.name(), n, err)
+			}
+		})
+	}
 	for _, known := range []error{redlock.ErrTaken, redlock.ErrNoQuorum, redlock.ErrExpired, context.DeadlineExceeded} {
 		if errors.Is(err, known) {
 			return
@@ -214,6 +221,9 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 		case p < 0.8 && q.ttl < longTTL:
 			ttl := pick(k.rand, q.ttl, q.ttl, q.ttl+k.span(0, q.ttl), max(q.ttl/2, 20*time.Millisecond))
 			longest = max(longest, ttl)
+			if !w.Unrepeated {
+				ttl = longest // docs/safety-model.md: a copy of one that shortens is not told from a new one
+			}
 			k.pause(k.span(0, q.ttl/8))
 			k.extend(h, lock, ttl, longest)
 		case p < 0.95 && kept == nil && q.ttl < longTTL:
@@ -315,14 +325,18 @@ func (k *worker) watch(h *hold, lock *redlock.Lock, ctx, kept context.Context) {
 				return
 			}
 			k.w.counts.Lost++
-			h.until, h.over = min(h.until, at), true
-			late := now.Round(0).Sub(end)
-			if jumped := k.c.jumped(begin, at); jumped > begin {
-				late = min(late, at-jumped-tick)
+			jumped := k.c.jumped(begin, at)
+			early, late := h.until-at, now.Round(0).Sub(end)
+			if jumped > begin {
+				early, late = 0, min(late, at-jumped-tick)
+			}
+			if early > signalEarly+slack && !h.over && k.w.unexplained(lost.Reason) {
+				k.w.violate("a loss is signalled early", "by %v: %v: %v", early, cause, h)
 			}
 			if late > 0 {
 				k.w.violate("a loss is signalled late", "by %v: %v", late, h)
 			}
+			h.until, h.over = min(h.until, at), true
 		})
 	})
 }
@@ -357,6 +371,8 @@ func (k *worker) extend(h *hold, lock *redlock.Lock, ttl, longest time.Duration)
 			}
 		case !errors.Is(err, redlock.ErrLost) && !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, context.DeadlineExceeded):
 			w.violate("an extend fails for no known reason", "%v", err)
+		case before <= 0 && !errors.Is(err, redlock.ErrLost):
+			w.violate("an extend after the end fails, and the lock is not lost", "%v: %v", h, err)
 		case errors.Is(err, redlock.ErrLost) && remaining > 0:
 			w.violate("a lost lock remains", "%v: %v", h, err)
 		}

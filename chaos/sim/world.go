@@ -26,6 +26,7 @@ type world struct {
 	seeds      map[string]string
 	extended   map[string]map[int]bool // owner: instances that have confirmed an extend
 	released   map[string]time.Duration
+	answers    map[votes]time.Duration // the last ones
 }
 
 // A Violation is something that must not be.
@@ -91,7 +92,7 @@ const settleTime = 4 * time.Second
 func Simulate(s *Schedule, newEngine NewEngine, logged bool) Result {
 	w := &world{
 		network: network{Schedule: s, dice: dice(s.Seed), begin: time.Now(), hits: map[Kind]int{}},
-		seeds:   map[string]string{}, extended: map[string]map[int]bool{}, released: map[string]time.Duration{},
+		seeds:   map[string]string{}, extended: map[string]map[int]bool{}, released: map[string]time.Duration{}, answers: map[votes]time.Duration{},
 	}
 	if logged {
 		w.log = &timeline{}
@@ -243,7 +244,7 @@ func (w *world) watch(x *session, sent time.Duration, copied bool, b *batch, rep
 		w.log.add(w.now(), fmt.Sprintf("instance %d", i), head, b.ops...)
 	}
 	for _, o := range b.ops {
-		w.checkOperation(o, i, sent)
+		w.checkOperation(o, c, i, sent)
 	}
 }
 
