@@ -21,9 +21,10 @@ soak: ## the tests of faults, for minutes instead of seconds
 	REDLOCK_FAULTS=1m go test -count=1 -timeout 60m -run TestScenarios -v ./chaos/faults
 	go run ./chaos sim -schedules 200000
 	go run ./chaos sim -whole -schedules 20000
+	go run ./chaos sim -replays -schedules 10000
 	go run ./chaos control -n 20
 	go run ./chaos mutants
-	go run ./chaos mutants -sim -seed 1
+	go run ./chaos mutants -sim
 	cd fence/fencetest && REDLOCK_STALE_PAUSES=1000 go test -count=1 -timeout 30m -run TestStaleWriters -parallel 12 -v ./...
 
 bench: ## the library beside its peers, on servers that it starts

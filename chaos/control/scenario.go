@@ -73,6 +73,8 @@ func Scenarios() []Scenario {
 		twoNames, replicaInList, otherList, otherN, otherPrefix, otherDB,
 		// Locks as they are often written.
 		lateRelease, lateRequest, clientRetry, ownerReused, extendRevives,
+		// A message that comes twice.
+		repeatedExtend,
 		// Tokens that are none.
 		maxIncr, fenceForgotten,
 	}

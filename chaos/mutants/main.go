@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"text/tabwriter"
 	"time"
 )
@@ -26,12 +27,13 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	n := flags.Int("n", 0, "try so many `mutants`, which rotate by the seed; 0: all, or those that are named")
-	seed := flags.Uint64("seed", today(), "which ones; and the `seed` of the first schedule with -sim. By default it is today's")
-	simulate := flags.Bool("sim", false, "try the simulation on them, and not their tests")
+	seed := flags.Uint64("seed", today(), "which ones, with -n: a `number`, by default today's")
+	simulate := flags.Bool("sim", false, "try the simulation on them, and not their tests; with -n, on those that it is to find")
+	first := flags.Uint64("first", 1, "the `seed` of the simulation's first schedule")
 	schedules := flags.Int("schedules", 2000, "`schedules` of the simulation, at most")
 	list := flags.Bool("list", false, "list the mutants, and try none")
 	flags.Usage = func() {
-		fmt.Fprint(stderr, "Usage: go run ./chaos mutants [-n mutants -seed seed] [-sim [-schedules schedules]] [-list] [name ...]\n\n"+
+		fmt.Fprint(stderr, "Usage: go run ./chaos mutants [-n mutants -seed seed] [-sim [-first seed] [-schedules schedules]] [-list] [name ...]\n\n"+
 			"Puts faults into the library, one at a time, and shows that its tests find them.\n\n")
 		flags.PrintDefaults()
 	}
@@ -50,6 +52,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	if *n > 0 {
+		if *simulate {
+			chosen = slices.DeleteFunc(chosen, func(m Mutant) bool { return m.Unseen != "" })
+		}
 		chosen = rotate(chosen, *n, *seed)
 	}
 	if *list {
@@ -74,7 +79,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if !*simulate {
 		*schedules = 0
 	}
-	r, err := newRunner(root, dir, chosen, *schedules, *seed)
+	r, err := newRunner(root, dir, chosen, *schedules, *first)
 	if err != nil {
 		fmt.Fprintln(stderr, "chaos: mutants:", err)
 		return exitSurvived
@@ -91,8 +96,8 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	table(stdout, verdicts, *simulate)
 	fmt.Fprintf(stdout, "\n%s\n", summary(verdicts))
-	if *n > 0 || *simulate {
-		fmt.Fprintf(stdout, "seed %d\n", *seed)
+	if *n > 0 {
+		fmt.Fprintf(stdout, "these were -seed %d\n", *seed)
 	}
 	for _, v := range verdicts {
 		if v.Outcome != Caught && !(v.Outcome == Survived && *simulate && v.Mutant.Unseen != "") {
