@@ -52,7 +52,7 @@ func onOneProcessor(t *testing.T) {
 	if raceDetector {
 		t.Skip("SKIPPED, NOT PASSED: the race detector crashes in bubbles of many goroutines, https://github.com/golang/go/issues/78156")
 	}
-	processors, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(800)
+	processors, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(300)
 	t.Cleanup(func() {
 		runtime.GOMAXPROCS(processors)
 		debug.SetGCPercent(percent)

@@ -220,10 +220,10 @@ func (k *worker) hold(q request, lock *redlock.Lock) {
 			k.pause(lock.Remaining() + k.span(0, 6*time.Millisecond) - 4*time.Millisecond)
 		case p < 0.8 && q.ttl < longTTL:
 			ttl := pick(k.rand, q.ttl, q.ttl, q.ttl+k.span(0, q.ttl), max(q.ttl/2, 20*time.Millisecond))
-			longest = max(longest, ttl)
-			if !w.Unrepeated {
-				ttl = longest // docs/safety-model.md: a copy of one that shortens is not told from a new one
+			if !w.Unrepeated { // docs/safety-model.md: a copy of one that shortens is not told from a new one
+				ttl = max(longest, min(longest+k.span(0, q.ttl/2), 2*q.ttl))
 			}
+			longest = max(longest, ttl)
 			k.pause(k.span(0, q.ttl/8))
 			k.extend(h, lock, ttl, longest)
 		case p < 0.95 && kept == nil && q.ttl < longTTL:
