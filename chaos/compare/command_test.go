@@ -120,15 +120,15 @@ func TestAMistakeIsOneClearLine(t *testing.T) {
 		args       []string
 		server     string
 	}{
-		{name: "an unknown variant", args: []string{"-variants", "one,six"}, want: `compare: there is no variant "six", but one, failover, three, five, redsync-failover, redsync-three`},
-		{name: "an unknown flag", args: []string{"-fast"}, want: "compare: flag provided but not defined: -fast; -h lists the flags"},
-		{name: "a seed that is none", args: []string{"-seed", "x"}, want: `compare: invalid value "x" for flag -seed: parse error; -h lists the flags`},
-		{name: "an argument", args: []string{"three"}, want: `compare: there are no arguments beside flags: ["three"]`},
-		{name: "a directory that is not there", args: []string{"-html", filepath.Join(dir, "no", "page.html")}, want: "compare: can't write " + filepath.Join(dir, "no", "page.html")},
-		{name: "a directory for a file", args: []string{"-md", dir}, want: "compare: " + dir + " is a directory"},
-		{name: "a document that is not there", args: []string{"-doc", filepath.Join(dir, "no.md")}, want: "compare: open " + filepath.Join(dir, "no.md")},
-		{name: "a document with no place", args: []string{"-doc", plain}, want: "compare: " + plain + " has no <!-- compare -->"},
-		{name: "a server that is not there", args: nil, server: "no-such-server", want: "compare: REDLOCK_REDIS_SERVER: "},
+		{name: "an unknown variant", args: []string{"-variants", "one,six"}, want: `chaos compare: there is no variant "six", but one, failover, three, five, redsync-failover, redsync-three`},
+		{name: "an unknown flag", args: []string{"-fast"}, want: "chaos compare: flag provided but not defined: -fast; -h lists the flags"},
+		{name: "a seed that is none", args: []string{"-seed", "x"}, want: `chaos compare: invalid value "x" for flag -seed: parse error; -h lists the flags`},
+		{name: "an argument", args: []string{"three"}, want: `chaos compare: there are no arguments beside flags: ["three"]`},
+		{name: "a directory that is not there", args: []string{"-html", filepath.Join(dir, "no", "page.html")}, want: "chaos compare: can't write " + filepath.Join(dir, "no", "page.html")},
+		{name: "a directory for a file", args: []string{"-md", dir}, want: "chaos compare: " + dir + " is a directory"},
+		{name: "a document that is not there", args: []string{"-doc", filepath.Join(dir, "no.md")}, want: "chaos compare: open " + filepath.Join(dir, "no.md")},
+		{name: "a document with no place", args: []string{"-doc", plain}, want: "chaos compare: " + plain + " has no <!-- compare -->"},
+		{name: "a server that is not there", args: nil, server: "no-such-server", want: "chaos compare: REDLOCK_REDIS_SERVER: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv("REDLOCK_REDIS_SERVER", c.server)

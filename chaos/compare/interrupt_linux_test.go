@@ -100,7 +100,7 @@ func TestNoProcessIsLeftBehind(t *testing.T) {
 			exit, ok := errors.AsType[*exec.ExitError](err)
 			require.True(t, ok, "%v", err)
 			require.Equal(t, exitInterrupted, exit.ExitCode(), stderr.String())
-			require.Contains(t, stderr.String(), "compare: interrupted, nothing was written\n")
+			require.Contains(t, stderr.String(), "chaos compare: interrupted, nothing was written\n")
 			files, err := os.ReadDir(dir)
 			require.NoError(t, err)
 			require.Empty(t, files)

@@ -51,16 +51,16 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		return exitOK
 	case err != nil:
-		fmt.Fprintln(stderr, "compare:", err)
+		fmt.Fprintln(stderr, "chaos compare:", err)
 		return exitUsage
 	}
 	err = c.run(ctx, stdout, stderr)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		fmt.Fprintln(stderr, "compare: interrupted, nothing was written")
+		fmt.Fprintln(stderr, "chaos compare: interrupted, nothing was written")
 		return exitInterrupted
 	case err != nil:
-		fmt.Fprintln(stderr, "compare:", err)
+		fmt.Fprintln(stderr, "chaos compare:", err)
 		return exitFailed
 	}
 	return exitOK
@@ -199,7 +199,7 @@ func (c *command) run(ctx context.Context, stdout, stderr io.Writer) error {
 			p.leftOut = append(p.leftOut, v.title+": an embedded instance has no replica.")
 			continue
 		case v.peer != "" && binaries[v.peer] == nil && left == nil:
-			fmt.Fprintln(stderr, "compare: building", v.peer, "in the bench module")
+			fmt.Fprintln(stderr, "chaos compare: building", v.peer, "in the bench module")
 			var bench string
 			if bench, left = buildBench(ctx, c.bench, scratch); left == nil {
 				binaries[v.peer] = []string{bench, "contender", v.peer}
@@ -219,7 +219,7 @@ func (c *command) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return errors.New("nothing is left to compare: " + strings.Join(p.leftOut, " "))
 	}
 	say := func(a *arena) {
-		fmt.Fprintf(stderr, "compare: %s, %v of faults\n", a.variant.title, p.total.Round(time.Second))
+		fmt.Fprintf(stderr, "chaos compare: %s, %v of faults\n", a.variant.title, p.total.Round(time.Second))
 	}
 	// Side by side a first look is quick; embedded instances would then compete for
 	// the one process that they are in.

@@ -190,8 +190,8 @@ func TestTheCommandListsScenarios(t *testing.T) {
 
 func TestWrongUseIsAClearLine(t *testing.T) {
 	for want, args := range map[string][]string{
-		"chaos: control: there is no scenario \"nope\"; -list shows all\n": {"flush-all", "nope"},
-		"chaos: control: -n and -p are at least 1\n":                       {"-n", "0"},
+		"chaos control: there is no scenario \"nope\"; -list shows all\n": {"flush-all", "nope"},
+		"chaos control: -n and -p are at least 1\n":                       {"-n", "0"},
 	} {
 		code, out, errs := command(t.Context(), args...)
 		require.Equal(t, exitUsage, code)
@@ -226,7 +226,7 @@ func TestAnInterruptedRunLeavesNothing(t *testing.T) {
 	watch.Wait()
 	require.Equal(t, exitInterrupted, code)
 	require.Empty(t, out)
-	require.Equal(t, "chaos: control: interrupted; no server and no process is left\n", errs)
+	require.Equal(t, "chaos control: interrupted; no server and no process is left\n", errs)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left)

@@ -42,12 +42,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return exitUsage
 	case *n < 1 || *atOnce < 1:
-		fmt.Fprintln(stderr, "chaos: control: -n and -p are at least 1")
+		fmt.Fprintln(stderr, "chaos control: -n and -p are at least 1")
 		return exitUsage
 	}
 	scenarios, err := named(flags.Args())
 	if err != nil {
-		fmt.Fprintln(stderr, "chaos: control:", err)
+		fmt.Fprintln(stderr, "chaos control:", err)
 		return exitUsage
 	}
 	if *list {
@@ -55,13 +55,13 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	if missing := play(ctx, how{}, func(x *Stage) { redistest.Need(x) }); missing.Failure+missing.Skipped != "" {
-		fmt.Fprintln(stderr, "chaos: control:", missing.Failure+missing.Skipped)
+		fmt.Fprintln(stderr, "chaos control:", missing.Failure+missing.Skipped)
 		return exitUnavailable
 	}
 
 	verdicts := RunAll(ctx, scenarios, *n, *atOnce)
 	if ctx.Err() != nil {
-		fmt.Fprintln(stderr, "chaos: control: interrupted; no server and no process is left")
+		fmt.Fprintln(stderr, "chaos control: interrupted; no server and no process is left")
 		return exitInterrupted
 	}
 	Table(stdout, verdicts)
@@ -72,9 +72,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		switch {
 		case v.Err() != nil:
-			fmt.Fprintln(stderr, "chaos: control:", strings.ReplaceAll(v.Err().Error(), "\n", "; "))
+			fmt.Fprintln(stderr, "chaos control:", strings.ReplaceAll(v.Err().Error(), "\n", "; "))
 		case v.Skipped() != "":
-			fmt.Fprintf(stderr, "chaos: control: %s: %s\n", v.Scenario.Name, v.Skipped())
+			fmt.Fprintf(stderr, "chaos control: %s: %s\n", v.Scenario.Name, v.Skipped())
 		}
 	}
 	return code

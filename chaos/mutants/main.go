@@ -43,12 +43,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return exitUsage
 	case *n < 0 || *schedules < 1 || *n > 0 && flags.NArg() > 0:
-		fmt.Fprintln(stderr, "chaos: mutants: -n is 0 or more, without names, and -schedules at least 1")
+		fmt.Fprintln(stderr, "chaos mutants: -n is 0 or more, without names, and -schedules at least 1")
 		return exitUsage
 	}
 	chosen, err := named(flags.Args())
 	if err != nil {
-		fmt.Fprintln(stderr, "chaos: mutants:", err)
+		fmt.Fprintln(stderr, "chaos mutants:", err)
 		return exitUsage
 	}
 	if *n > 0 {
@@ -66,12 +66,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, err = exec.LookPath("redis-server")
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "chaos: mutants:", err)
+		fmt.Fprintln(stderr, "chaos mutants:", err)
 		return exitUnavailable
 	}
 	dir, err := os.MkdirTemp("", "mutants-")
 	if err != nil {
-		fmt.Fprintln(stderr, "chaos: mutants:", err)
+		fmt.Fprintln(stderr, "chaos mutants:", err)
 		return exitUnavailable
 	}
 	defer os.RemoveAll(dir)
@@ -81,14 +81,14 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	r, err := newRunner(root, dir, chosen, *schedules, *first)
 	if err != nil {
-		fmt.Fprintln(stderr, "chaos: mutants:", err)
+		fmt.Fprintln(stderr, "chaos mutants:", err)
 		return exitSurvived
 	}
 	var verdicts []Verdict
 	for i, m := range chosen {
 		v := r.try(ctx, m)
 		if ctx.Err() != nil {
-			fmt.Fprintln(stderr, "chaos: mutants: interrupted; no server and no process is left")
+			fmt.Fprintln(stderr, "chaos mutants: interrupted; no server and no process is left")
 			return exitInterrupted
 		}
 		verdicts = append(verdicts, v)
