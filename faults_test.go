@@ -612,9 +612,9 @@ func TestLostReplyIsNoRefusal(t *testing.T) {
 	g := newRig(t, 3)
 	l := g.bring(redis.Options{MaxRetries: 3})
 	warm(t, l, g.servers)
-	const before = 4_000_000_000_000_000 // a token far ahead of the clock: each grant adds one
+	const before = uint64(4_000_000_000_000_000) // a token far ahead of the clock: each grant adds one
 	for i, s := range g.servers {
-		s.MustDo(t, "SET", fenceOf("r"), strconv.Itoa(before))
+		s.MustDo(t, "SET", fenceOf("r"), strconv.FormatUint(before, 10))
 		g.proxies[i].CutReplies(fenceOf("r"))
 	}
 	lock, err := l.TryAcquire(t.Context(), "r", long)
@@ -624,7 +624,7 @@ func TestLostReplyIsNoRefusal(t *testing.T) {
 	for i := range g.servers {
 		becomes(t, func() bool { return strings.HasSuffix(g.letters(i), "aa") }, "it was sent twice")
 	}
-	require.True(t, all(g.servers, fenceOf("r"), strconv.Itoa(before+1)), "counted up once")
+	require.True(t, all(g.servers, fenceOf("r"), strconv.FormatUint(before+1, 10)), "counted up once")
 	require.NoError(t, lock.Release(t.Context()))
 	requireNoOrphans(t, g.servers)
 }
@@ -783,13 +783,13 @@ func TestAThinHoldIsSeenAndExtendsWithTheOthers(t *testing.T) {
 		extends.observer().Round(r)
 	}}))
 	warm(t, l, g.servers)
-	const ahead = 4_000_000_000_000_000
-	g.servers[2].MustDo(t, "SET", fenceOf("r"), strconv.Itoa(ahead))
+	const ahead = uint64(4_000_000_000_000_000)
+	g.servers[2].MustDo(t, "SET", fenceOf("r"), strconv.FormatUint(ahead, 10))
 	g.proxies[2].HoldReplies(true)
 	lock, err := l.TryAcquire(t.Context(), "r", long)
 	require.NoError(t, err)
 	g.proxies[2].HoldReplies(false)
-	require.Less(t, lock.FencingToken(), uint64(ahead), "the two others decided")
+	require.Less(t, lock.FencingToken(), ahead, "the two others decided")
 	require.Equal(t, 1, acquires.nextOf(t, lock).Thin())
 
 	require.NoError(t, lock.Extend(t.Context(), long))
@@ -797,8 +797,8 @@ func TestAThinHoldIsSeenAndExtendsWithTheOthers(t *testing.T) {
 	require.True(t, e.Won)
 	require.Equal(t, 1, e.Thin())
 	require.Equal(t, "failed", e.Votes[2].Vote)
-	require.Equal(t, uint64(ahead+1), e.Votes[2].Fence)
-	require.True(t, all(g.servers[2:], fenceOf("r"), strconv.Itoa(ahead+1)), "never down")
+	require.Equal(t, ahead+1, e.Votes[2].Fence)
+	require.True(t, all(g.servers[2:], fenceOf("r"), strconv.FormatUint(ahead+1, 10)), "never down")
 
 	g.proxies[1].Refuse(true)
 	g.proxies[1].Break()
@@ -1020,7 +1020,7 @@ func TestValidityCountsFromBeforeTheFirstByte(t *testing.T) {
 	warm(t, l, g.servers)
 	for i, s := range g.servers {
 		g.proxies[i].DelayReplies(delay)
-		s.MustDo(t, "SET", fenceOf("uneven"), strconv.Itoa(4_000_000_000_000_000+i))
+		s.MustDo(t, "SET", fenceOf("uneven"), strconv.FormatUint(4_000_000_000_000_000+uint64(i), 10))
 	}
 	full := long - long/100 - 2*time.Millisecond
 	even, err := l.TryAcquire(t.Context(), "even", long)
@@ -1402,8 +1402,8 @@ func TestShorterExtendCostsNoVote(t *testing.T) {
 func TestTokensGrowWhateverMajorityCounts(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 3)
-	const ahead = 4_000_000_000_000_000
-	g.servers[0].MustDo(t, "SET", fenceOf("r"), strconv.Itoa(ahead))
+	const ahead = uint64(4_000_000_000_000_000)
+	g.servers[0].MustDo(t, "SET", fenceOf("r"), strconv.FormatUint(ahead, 10))
 	l := g.open()
 	var last uint64
 	for _, down := range []int{2, 0, 1, 2, 1, 0} {
@@ -1416,7 +1416,7 @@ func TestTokensGrowWhateverMajorityCounts(t *testing.T) {
 			return err == nil
 		}, "two of three grant, when they are connected to again")
 		require.Greater(t, lock.FencingToken(), last)
-		require.Greater(t, lock.FencingToken(), uint64(ahead))
+		require.Greater(t, lock.FencingToken(), ahead)
 		last = lock.FencingToken()
 		require.NoError(t, lock.Release(t.Context()))
 		g.proxies[down].Refuse(false)
@@ -1669,7 +1669,7 @@ func TestLeastPrivilegeIsEnough(t *testing.T) {
 	heals := newEvents("heal")
 	l := openAt(t, as(t, servers, leastPrivilege...), redlock.WithKeyPrefix("lock:"), redlock.WithObserver(heals.observer()))
 	for i, s := range servers { // a raise is needed
-		s.MustDo(t, "SET", "lock:{lock:uneven}:fence", strconv.Itoa(4_000_000_000_000_000+i))
+		s.MustDo(t, "SET", "lock:{lock:uneven}:fence", strconv.FormatUint(4_000_000_000_000_000+uint64(i), 10))
 	}
 	lock, err := l.TryAcquire(t.Context(), "uneven", long)
 	require.NoError(t, err)

@@ -351,6 +351,7 @@ func (k *worker) extend(h *hold, lock *redlock.Lock, ttl, longest time.Duration)
 		ctx, cancel = context.WithTimeout(ctx, wait)
 		limit = min(limit, wait+ctxSlack)
 	}
+	k.do(func() { h.until = min(h.until, call+ttl) }) // a shorter one counts at once
 	err := lock.Extend(ctx, ttl)
 	cancel()
 	remaining := lock.Remaining()
