@@ -330,7 +330,7 @@ func (fs *findings) client(in *instance) {
 		fs.add(Warning, "sentinel", "bring a client of one master", "its client follows a failover: the next master may not know the last locks, as replication is asynchronous")
 	}
 	if o.MaxRetries > 0 {
-		fs.add(Info, "client", "set MaxRetries to -1", "its client sends a command again, up to %d times: harmless to a lock that is not extended to a shorter ttl, but a vote is late rather than failed", o.MaxRetries)
+		fs.add(Info, "client", "set MaxRetries to -1", "its client sends a command again, up to %d times: harmless to a lock, but a vote is late rather than failed", o.MaxRetries)
 	}
 	if s := c.PoolStats(); !in.locker.owned && s.Timeouts > 0 {
 		fs.add(Warning, "client", "give it a larger pool, or the locks a client of their own", "calls of its client have waited in vain for one of its %d connections, %d times: votes fail so", o.PoolSize, s.Timeouts)

@@ -122,11 +122,11 @@ func (k *Lock) Remaining() time.Duration {
 // An error that matches [ErrLost] is final: the window is over, or a majority
 // said that the lock is not ours. Any other leaves the window as it is, and
 // Extend may be tried again; but a shorter ttl that was asked for in vain
-// shortens the window all the same, as instances may have obeyed it. One that something
-// between here and an instance repeats in silence, which a client's MaxRetries may do,
-// would cut a later, longer extend short there. Extend returns when ctx ends, with an
-// error that matches that of ctx. Where too few instances answer the error matches
-// [ErrNoQuorum]. A ttl below 10 ms or above 365 days is refused, before any I/O.
+// shortens the window all the same, as instances may have obeyed it. One that a proxy
+// repeats in silence would cut a later, longer extend short on its instance. Extend
+// returns when ctx ends, with an error that matches that of ctx. Where too few
+// instances answer the error matches [ErrNoQuorum]. A ttl below 10 ms or above 365
+// days is refused, before any I/O.
 func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if k == nil {
 		return errNilLock

@@ -11,9 +11,9 @@ import (
 // something between it and a server delivers the first of the two once more: the server
 // can't tell the copy from a new wish, and lets the key expire soon.
 //
-// TCP repeats nothing, and what the library sends again itself it knows of: an instance
-// that such a copy may still reach confirms no further extend. A proxy that repeats, or a
-// client that was brought along with MaxRetries, does it in silence.
+// TCP repeats nothing, and the library knows of what it sends again itself, and of what a
+// client with MaxRetries does: an instance that such a copy may still reach confirms no
+// further extend. Something else in between would do it in silence.
 var repeatedExtend = Scenario{
 	Name:    "repeated-extend",
 	Shows:   "an extend to a shorter ttl runs once more, after one to a longer",

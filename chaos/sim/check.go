@@ -32,7 +32,8 @@ type hold struct {
 	owner          string
 	token          uint64
 	call, from     time.Duration // its acquire
-	until          time.Duration // as the holder saw it last
+	until          time.Duration // as the holder saw it last,
+	seen           time.Duration // which was then
 	most           time.Duration // its longest hold; 0: none
 	over           bool
 }
@@ -51,7 +52,7 @@ func (w *world) see(h *hold, now, remaining time.Duration) {
 		h.until = min(h.until, now+remaining)
 		return
 	}
-	h.until = now + remaining
+	h.until, h.seen = now+remaining, now
 	if h.most > 0 && h.until > h.from+h.most+slack {
 		w.violate("a lock is held for longer than it may be", "%v after %v: %v", h.until-h.from, h.most, h)
 	}
@@ -206,6 +207,12 @@ func (w *world) checkHistory() {
 	}
 	if !w.Exclusive {
 		return
+	}
+	for _, h := range w.holds {
+		// A holder that looks again, as it has to, sees that its clock was set forward.
+		if at := w.clients[h.client].setForward(h.seen); at < h.until {
+			h.until = at
+		}
 	}
 	slices.SortFunc(w.holds, func(a, b *hold) int { return cmp.Compare(a.from, b.from) })
 	last := make([]*hold, len(w.registers))

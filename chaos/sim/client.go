@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"reflect"
 	"runtime"
@@ -138,6 +139,17 @@ func (c *client) jumped(from, to time.Duration) (at time.Duration) {
 // many have asked before.
 func (c *client) jitter(d time.Duration) time.Duration {
 	return c.w.dice.of(aboutJitter, uint64(c.id), uint64(c.w.now()), uint64(d)).between(0, d)
+}
+
+// setForward returns when the wall clock is first set forward after from; never is late.
+func (c *client) setForward(from time.Duration) (at time.Duration) {
+	at = math.MaxInt64
+	for _, f := range c.w.Faults {
+		if f.Kind == ClientJump && f.Client == c.id && f.Amount > 0 && f.From >= from {
+			at = min(at, f.From)
+		}
+	}
+	return at
 }
 
 // epoch has a monotonic clock, which a bubble's time has not.
