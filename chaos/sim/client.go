@@ -141,7 +141,8 @@ func (c *client) jitter(d time.Duration) time.Duration {
 	return c.w.dice.of(aboutJitter, uint64(c.id), uint64(c.w.now()), uint64(d)).between(0, d)
 }
 
-// setForward returns when the wall clock is first set forward after from; never is late.
+// setForward returns when the wall clock is first set forward, from then on: at the end of
+// time if it never is.
 func (c *client) setForward(from time.Duration) (at time.Duration) {
 	at = math.MaxInt64
 	for _, f := range c.w.Faults {
