@@ -1480,6 +1480,11 @@ func TestTakenUnreachableAndCancelledAreThreeErrors(t *testing.T) {
 	occupy(t, g.servers, "r", "somebody else")
 
 	_, taken := l.TryAcquire(t.Context(), "r", long)
+	g.proxies[2].HoldReplies(true)
+	_, early := l.TryAcquire(t.Context(), "r", long)
+	require.ErrorContains(t, early, "2 refused")
+	require.ErrorContains(t, early, "not waited for: it was decided", "nobody is to look for a fault there")
+	g.proxies[2].HoldReplies(false)
 	ctx, cancel := context.WithCancel(t.Context())
 	g.onRequest(func(int, request) { cancel() })
 	for _, p := range g.proxies {
@@ -1506,7 +1511,7 @@ func TestTakenUnreachableAndCancelledAreThreeErrors(t *testing.T) {
 	require.NotErrorIs(t, unreachable, context.DeadlineExceeded)
 	require.NotErrorIs(t, cancelled, redlock.ErrTaken)
 	require.ErrorIs(t, cancelled, context.Canceled)
-	for _, err := range []error{taken, unreachable, cancelled} {
+	for _, err := range []error{taken, early, unreachable, cancelled} {
 		require.NotErrorIs(t, err, redlock.ErrExpired)
 		require.NotErrorIs(t, err, redlock.ErrLost)
 		require.NotContains(t, err.Error(), "\n")

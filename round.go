@@ -318,6 +318,7 @@ func (r *round) timeLocked(i int) {
 
 var (
 	errPending = errors.New("no answer yet")
+	errDecided = errors.New("not waited for: it was decided")
 	errGivenUp = errors.New("not asked: the lock was given up")
 	errUnsure  = errors.New("an extend to a shorter ttl may still reach it")
 )
@@ -358,7 +359,9 @@ func (r *round) quorumError(sentinel error) *QuorumError {
 		case granted:
 			continue
 		case pending:
-			cause = errPending
+			if cause = errPending; r.tally.outcome() != undecided {
+				cause = errDecided
+			}
 		case refused:
 			if r.leases[i] > 0 {
 				cause = newLeaseError(r.leases[i])

@@ -137,7 +137,7 @@ var (
 		normal  string
 	}{
 		// An error stands as soon as it is certain, whoever has not answered yet.
-		{regexp.MustCompile(`(?m)^      .*: (no answer yet|held by another owner for .* more)\n`), ""},
+		{regexp.MustCompile(`(?m)^      .*: (no answer yet|not waited for: it was decided|held by another owner for .* more)\n`), ""},
 		{regexp.MustCompile(`\d of 5 granted, \d(\s+)refused`), "# of 5 granted, #${1}refused"},
 		// Who was not asked any more when the others had refused.
 		{regexp.MustCompile(`pending  not asked: it was decided`), "refused  held by another owner for 4.999s more"},
