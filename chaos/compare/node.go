@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -111,20 +112,19 @@ func (e *embedded) Close() error {
 	return nil
 }
 
-// cpuTime returns what a process has used so far, 0 if that can't be told.
-func cpuTime(pid int) time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
+// cpuTime returns what the threads of a process have used so far, 0 if that can't be
+// told. It is in nanoseconds, where /proc/pid/stat has hundredths of a second: a server
+// that was little used would have used nothing.
+func cpuTime(pid int) (used time.Duration) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		first, _, _ := strings.Cut(string(text), " ")
+		ns, _ := strconv.ParseInt(first, 10, 64)
+		used += time.Duration(ns)
 	}
-	// Behind "pid (comm)" the fields are 3, 4, ...; 14 and 15 are the times, in
-	// hundredths of a second on every Linux.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	const utime, stime = 14 - 3, 15 - 3
-	if len(fields) <= stime {
-		return 0
-	}
-	u, _ := strconv.Atoi(fields[utime])
-	s, _ := strconv.Atoi(fields[stime])
-	return time.Duration(u+s) * 10 * time.Millisecond
+	return used
 }
