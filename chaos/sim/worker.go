@@ -328,9 +328,9 @@ func (k *worker) watch(h *hold, lock *redlock.Lock, ctx, kept context.Context) {
 			jumped := k.c.jumped(begin, at)
 			early, late := h.until-at, now.Round(0).Sub(end)
 			if jumped > begin {
-				early, late = 0, min(late, at-jumped-tick)
+				late = min(late, at-jumped-tick)
 			}
-			if early > signalEarly+slack && !h.over && k.w.unexplained(lost.Reason) {
+			if early > signalEarly+slack && !h.over && k.c.setForward(h.seen) > at && k.w.unexplained(lost.Reason) {
 				k.w.violate("a loss is signalled early", "by %v: %v: %v", early, cause, h)
 			}
 			if late > 0 {
