@@ -135,7 +135,7 @@ func (p *keeper) run() {
 		case <-p.wake:
 		case <-timer.C:
 		}
-		p.locker.resume(p)
+		p.locker.resume(nil)
 	}
 }
 

@@ -191,10 +191,10 @@ func (in *instance) rest(now time.Time, timer *time.Timer) {
 		case <-in.wake:
 		case <-timer.C:
 		}
-		in.locker.resume(in)
+		in.locker.resume(in.index)
 		for !in.takeTurn() { // a caller has it, and passes it on
 			<-in.wake
-			in.locker.resume(in)
+			in.locker.resume(in.index)
 		}
 		return
 	}

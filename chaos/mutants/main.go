@@ -28,7 +28,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	n := flags.Int("n", 0, "try so many `mutants`, which rotate by the seed; 0: all, or those that are named")
 	seed := flags.Uint64("seed", today(), "which ones, with -n: a `number`, by default today's")
-	simulate := flags.Bool("sim", false, "try the simulation on them, and not their tests; with -n, on those that it is to find")
+	simulate := flags.Bool("sim", false, "try the simulation on them, and not their tests: on those that it is to find, or that are named")
 	first := flags.Uint64("first", 1, "the `seed` of the simulation's first schedule")
 	schedules := flags.Int("schedules", 2000, "`schedules` of the simulation, at most")
 	list := flags.Bool("list", false, "list the mutants, and try none")
@@ -51,10 +51,10 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "chaos mutants:", err)
 		return exitUsage
 	}
+	if *simulate && flags.NArg() == 0 {
+		chosen = slices.DeleteFunc(chosen, func(m Mutant) bool { return m.Unseen != "" })
+	}
 	if *n > 0 {
-		if *simulate {
-			chosen = slices.DeleteFunc(chosen, func(m Mutant) bool { return m.Unseen != "" })
-		}
 		chosen = rotate(chosen, *n, *seed)
 	}
 	if *list {

@@ -111,9 +111,7 @@ func (w *world) checkOperation(o operation, client, instance int, sent time.Dura
 			w.violate("an owner is used for two rounds", "%s: %s and %s", o.owner, first, seed)
 		}
 		w.seeds[o.owner] = seed
-		if o.answer != "" {
-			w.answers[votes{client, o.lock, instance}] = w.now()
-		}
+		w.answers[votes{client, o.lock, instance}] = w.now()
 	case 'e':
 		if o.answerKind == 'e' {
 			if w.extended[o.owner] == nil {
@@ -133,7 +131,7 @@ func (w *world) checkOperation(o operation, client, instance int, sent time.Dura
 	}
 }
 
-// votes are those of an instance on what a client asks of a resource.
+// votes names those of an instance on what a client asks of a resource.
 type votes struct {
 	client   int
 	lock     string

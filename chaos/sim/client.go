@@ -178,17 +178,16 @@ func (c *client) yield() { time.Sleep(lanes) }
 // woken has a goroutine of the library go on in its lane.
 func (c *client) woken(who any) {
 	switch who := who.(type) {
-	case context.Context:
+	case context.Context: // of a caller; Close has one without a lane
 		if lane, ok := who.Value(laneKey{}).(time.Duration); ok {
 			c.w.keep(lane)
 		}
+	case int: // an instance, by its worker
+		c.w.keep(workerLanes + time.Duration(who))
+	case nil:
+		c.w.keep(keeperLane)
 	default:
-		v := reflect.ValueOf(who).Elem()
-		if index := v.FieldByName("index"); index.IsValid() { // of an instance
-			c.w.keep(workerLanes + time.Duration(index.Int()))
-		} else {
-			c.w.keep(keeperLane)
-		}
+		panic(fmt.Sprintf("sim: %T was woken", who))
 	}
 }
 

@@ -33,12 +33,13 @@ const (
 // goroutine's. So it makes no difference which of those that are woken at one instant the
 // scheduler picks first, nor whether they run at one time. Messages arrive in lane 0.
 const (
-	lanes       = 32
-	readLanes   = 1  // of who reads a connection for batches, by instance
-	earLanes    = 6  // of who reads one for subscriptions
-	workerLanes = 11 // of the worker of an instance
-	keeperLane  = 16
-	callerLanes = 17
+	lanes         = 32
+	mostInstances = 5
+	readLanes     = 1                           // of who reads a connection for batches, by instance
+	earLanes      = readLanes + mostInstances   // of who reads one for subscriptions
+	workerLanes   = earLanes + mostInstances    // of the worker of an instance
+	keeperLane    = workerLanes + mostInstances // and then those of callers
+	callerLanes   = keeperLane + 1
 )
 
 // keep waits for the next instant of a lane.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,8 @@ func TestASeedIsASchedule(t *testing.T) {
 		require.Equal(t, s, NewSchedule(seed))
 		require.NotEqual(t, s, NewSchedule(seed+1))
 		require.NotEmpty(t, s.Faults)
+		require.LessOrEqual(t, s.Instances, mostInstances, "each has its lanes")
+		require.LessOrEqual(t, slices.Max(s.Workers), lanes-callerLanes)
 		for _, f := range s.Faults {
 			kinds[f.Kind] = true
 			require.Less(t, f.From, f.To, "%v", f)

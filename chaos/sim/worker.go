@@ -34,7 +34,6 @@ func (k *worker) span(least, most time.Duration) time.Duration { return span(k.r
 // pause lets d go by, and more while the client stands still.
 func (k *worker) pause(d time.Duration) {
 	time.Sleep(max(d, 0) + k.span(1, time.Microsecond))
-	k.w.keep(k.lane)
 	for i := 0; i < len(k.w.Faults); i++ {
 		f := &k.w.Faults[i]
 		if now := k.w.now(); f.stands() && f.hits(now, k.c.id, all) {
@@ -43,6 +42,7 @@ func (k *worker) pause(d time.Duration) {
 			i = -1
 		}
 	}
+	k.w.keep(k.lane)
 }
 
 // touched counts what a fault has touched.
