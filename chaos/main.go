@@ -5,6 +5,8 @@
 //	go run ./chaos faults     real faults on real servers, and a checker
 //	go run ./chaos sim        schedules of faults in virtual time, each from a seed
 //	go run ./chaos compare    one Redis against quorums, under the same faults
+//	go run ./chaos control    situations that are known to be unsafe
+//	go run ./chaos mutants    faults of the library, and what finds them
 package main
 
 import (
@@ -18,11 +20,10 @@ import (
 	"github.com/quorumlock/redlock/chaos/compare"
 	"github.com/quorumlock/redlock/chaos/control"
 	"github.com/quorumlock/redlock/chaos/faults"
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/chaos/mutants"
 	"github.com/quorumlock/redlock/chaos/sim"
 )
-
-const exitUsage = 64 // of sysexits.h
 
 // A command is one subcommand. Its run returns the exit code and leaves no
 // process behind, also when ctx ends.
@@ -57,7 +58,7 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
 		help(stdout)
-		return 0
+		return cli.OK
 	}
 	for _, c := range commands() {
 		if c.name == args[0] {
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "chaos: there is no command %q\n", args[0])
 	help(stderr)
-	return exitUsage
+	return cli.Usage
 }
 
 func help(w io.Writer) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
@@ -134,7 +135,7 @@ func TestAMistakeIsOneClearLine(t *testing.T) {
 			t.Setenv("REDLOCK_REDIS_SERVER", c.server)
 			var stdout, stderr bytes.Buffer
 			defaults := []string{"-html", filepath.Join(dir, "page.html"), "-md", filepath.Join(dir, "page.md")}
-			require.Equal(t, exitUsage, Main(t.Context(), append(defaults, c.args...), &stdout, &stderr))
+			require.Equal(t, cli.Usage, Main(t.Context(), append(defaults, c.args...), &stdout, &stderr))
 			require.True(t, strings.HasPrefix(stderr.String(), c.want), stderr.String())
 			require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
 			require.Empty(t, stdout.String())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
@@ -99,7 +100,7 @@ func TestNoProcessIsLeftBehind(t *testing.T) {
 			}
 			exit, ok := errors.AsType[*exec.ExitError](err)
 			require.True(t, ok, "%v", err)
-			require.Equal(t, exitInterrupted, exit.ExitCode(), stderr.String())
+			require.Equal(t, cli.Interrupted, exit.ExitCode(), stderr.String())
 			require.Contains(t, stderr.String(), "chaos compare: interrupted, nothing was written\n")
 			files, err := os.ReadDir(dir)
 			require.NoError(t, err)

@@ -19,13 +19,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/quorumlock/redlock/chaos/compare/client"
-)
-
-const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 64 // of sysexits.h
-	exitInterrupted = 130
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 )
 
 const usageText = `Usage: go run ./chaos compare [flags]
@@ -42,28 +36,28 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if os.Getenv(clientProcess) != "" {
 		if err := client.Serve(ctx, client.Redlock, os.Stdin, stdout); err != nil {
 			fmt.Fprintln(stderr, err)
-			return exitFailed
+			return cli.Failed
 		}
-		return exitOK
+		return cli.OK
 	}
 	c, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		return exitOK
+		return cli.OK
 	case err != nil:
 		fmt.Fprintln(stderr, "chaos compare:", err)
-		return exitUsage
+		return cli.Usage
 	}
 	err = c.run(ctx, stdout, stderr)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintln(stderr, "chaos compare: interrupted, nothing was written")
-		return exitInterrupted
+		return cli.Interrupted
 	case err != nil:
 		fmt.Fprintln(stderr, "chaos compare:", err)
-		return exitFailed
+		return cli.Failed
 	}
-	return exitOK
+	return cli.OK
 }
 
 // A command is what the command line asks for.

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quorumlock/redlock"
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/fence"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
@@ -194,13 +195,13 @@ func TestWrongUseIsAClearLine(t *testing.T) {
 		"chaos control: -n and -p are at least 1\n":                       {"-n", "0"},
 	} {
 		code, out, errs := command(t.Context(), args...)
-		require.Equal(t, exitUsage, code)
+		require.Equal(t, cli.Usage, code)
 		require.Empty(t, out)
 		require.Equal(t, want, errs)
 	}
 	t.Setenv("REDLOCK_REDIS_SERVER", filepath.Join(t.TempDir(), "none"))
 	code, out, errs := command(t.Context(), "flush-all")
-	require.Equal(t, exitUnavailable, code)
+	require.Equal(t, cli.Unavailable, code)
 	require.Empty(t, out)
 	require.Contains(t, errs, "no redis-server on PATH")
 	require.Equal(t, 1, strings.Count(errs, "\n"))
@@ -224,7 +225,7 @@ func TestAnInterruptedRunLeavesNothing(t *testing.T) {
 	})
 	code, out, errs := command(ctx, "-n", "1000", "-p", "4", "restart", "failover", "client-retry", "paused-process")
 	watch.Wait()
-	require.Equal(t, exitInterrupted, code)
+	require.Equal(t, cli.Interrupted, code)
 	require.Empty(t, out)
 	require.Equal(t, "chaos control: interrupted; no server and no process is left\n", errs)
 	left, err := os.ReadDir(dir)

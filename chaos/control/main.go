@@ -9,15 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/internal/redistest"
-)
-
-// Exit codes.
-const (
-	exitNotShown    = 1
-	exitUsage       = 64  // of sysexits.h
-	exitUnavailable = 69  // the same: there is no redis-server
-	exitInterrupted = 130 // as a shell says of SIGINT
 )
 
 // Main is the command "control". It prints the verdicts as a table, and returns the
@@ -40,15 +33,15 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err == flag.ErrHelp: //nolint:errorlint // it comes as it is
 		return 0
 	case err != nil:
-		return exitUsage
+		return cli.Usage
 	case *n < 1 || *atOnce < 1:
 		fmt.Fprintln(stderr, "chaos control: -n and -p are at least 1")
-		return exitUsage
+		return cli.Usage
 	}
-	scenarios, err := named(flags.Args())
+	scenarios, err := cli.Choose("scenario", Scenarios(), func(s Scenario) string { return s.Name }, flags.Args()...)
 	if err != nil {
 		fmt.Fprintln(stderr, "chaos control:", err)
-		return exitUsage
+		return cli.Usage
 	}
 	if *list {
 		printList(stdout, scenarios)
@@ -56,19 +49,19 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if missing := play(ctx, how{}, func(x *Stage) { redistest.Need(x) }); missing.Failure+missing.Skipped != "" {
 		fmt.Fprintln(stderr, "chaos control:", missing.Failure+missing.Skipped)
-		return exitUnavailable
+		return cli.Unavailable
 	}
 
 	verdicts := RunAll(ctx, scenarios, *n, *atOnce)
 	if ctx.Err() != nil {
 		fmt.Fprintln(stderr, "chaos control: interrupted; no server and no process is left")
-		return exitInterrupted
+		return cli.Interrupted
 	}
 	Table(stdout, verdicts)
 	code := 0
 	for _, v := range verdicts {
 		if !v.Shown() {
-			code = exitNotShown
+			code = cli.Failed
 		}
 		switch {
 		case v.Err() != nil:
@@ -78,27 +71,6 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	return code
-}
-
-// named returns the scenarios with these names; all if there are none.
-func named(names []string) ([]Scenario, error) {
-	all := Scenarios()
-	if len(names) == 0 {
-		return all, nil
-	}
-	byName := map[string]Scenario{}
-	for _, s := range all {
-		byName[s.Name] = s
-	}
-	var found []Scenario
-	for _, name := range names {
-		s, ok := byName[name]
-		if !ok {
-			return nil, fmt.Errorf("there is no scenario %q; -list shows all", name)
-		}
-		found = append(found, s)
-	}
-	return found, nil
 }
 
 func printList(w io.Writer, scenarios []Scenario) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
@@ -70,7 +71,7 @@ func children(t *testing.T, pid int) []int {
 
 func TestBadArgumentsAreRefusedInOneLine(t *testing.T) {
 	for args, want := range map[string]string{
-		"-scenario nonsense": `chaos faults: there is no scenario "nonsense"; there are: network, servers, `,
+		"-scenario nonsense": `chaos faults: there is no scenario "nonsense"; -list shows all`,
 		"-duration -1s":      "chaos faults: -duration -1s is not positive",
 		"-processes 1":       "chaos faults: -processes 1 is not between 2 and 64",
 		"-goroutines 1000":   "chaos faults: -goroutines 1000 is not between 1 and 999",
@@ -78,13 +79,13 @@ func TestBadArgumentsAreRefusedInOneLine(t *testing.T) {
 		"network":            `chaos faults: unexpected argument "network"`,
 	} {
 		code, stdout, stderr := run(t, t.Context(), strings.Fields(args)...)
-		require.Equal(t, exitUsage, code, args)
+		require.Equal(t, cli.Usage, code, args)
 		require.Empty(t, stdout)
 		require.True(t, strings.HasPrefix(stderr, want), stderr)
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	}
 	code, _, stderr := run(t, t.Context(), "-nonsense")
-	require.Equal(t, exitUsage, code)
+	require.Equal(t, cli.Usage, code)
 	require.Contains(t, stderr, "flag provided but not defined: -nonsense")
 	code, _, stderr = run(t, t.Context(), "-h")
 	require.Zero(t, code)
@@ -104,7 +105,7 @@ func TestAMissingServerIsSaid(t *testing.T) {
 	for _, name := range []string{"no-such-redis-server", "/no/such/redis-server"} {
 		t.Setenv("REDLOCK_REDIS_SERVER", name)
 		code, _, stderr := run(t, t.Context())
-		require.Equal(t, exitUnavailable, code)
+		require.Equal(t, cli.Unavailable, code)
 		require.Contains(t, stderr, name)
 		require.Contains(t, stderr, "install redis-server, or name one in REDLOCK_REDIS_SERVER\n")
 		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
@@ -121,7 +122,7 @@ func TestAPortInUseIsSaid(t *testing.T) {
 	first, err := strconv.Atoi(port(addr))
 	require.NoError(t, err)
 	code, _, stderr := run(t, t.Context(), "-scenario", "network", "-port", strconv.Itoa(first-1))
-	require.Equal(t, exitUnavailable, code)
+	require.Equal(t, cli.Unavailable, code)
 	require.Contains(t, stderr, addr+": the port is taken")
 	require.Contains(t, stderr, "choose another -port\n")
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
@@ -143,7 +144,7 @@ func TestAnInterruptedRunLeavesNothing(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		code, stdout, stderr := run(t, ctx, "-scenario", "failover", "-seed", "5", "-duration", "1m")
 		cancel()
-		require.Equal(t, exitInterrupted, code)
+		require.Equal(t, cli.Interrupted, code)
 		require.Equal(t, "chaos faults: interrupted in failover, seed 5; what it began is ended\n", stderr)
 		require.Contains(t, stdout, "0 runs in ")
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/internal/redistest"
 )
 
@@ -40,7 +41,7 @@ func TestASignalledCommandLeavesNoProcess(t *testing.T) {
 		require.NoError(t, syscall.Kill(target, signal))
 		_ = cmd.Wait()
 		if signal == syscall.SIGINT {
-			require.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
+			require.Equal(t, cli.Interrupted, cmd.ProcessState.ExitCode())
 			requireEmpty(t, dir)
 		}
 		require.Eventually(t, func() bool {

@@ -14,15 +14,8 @@ import (
 	"time"
 
 	"github.com/quorumlock/redlock/chaos/history"
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/internal/redistest"
-)
-
-// Exit codes.
-const (
-	exitFailed      = 1
-	exitUsage       = 64 // of sysexits.h
-	exitUnavailable = 69 // the same: no server can be started
-	exitInterrupted = 130
 )
 
 // How long one run of a scenario has faults.
@@ -39,7 +32,11 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	duration := flags.Duration("duration", time.Minute, "`time` in all; each scenario runs at least once")
 	seed := flags.Uint64("seed", 0, "`number` of the first schedule; 0: a random one")
-	name := flags.String("scenario", "", "`name` of the only scenario to run; all by default")
+	var names []string
+	flags.Func("scenario", "run the scenario of this `name`, and no others but those that are named, too; all by default", func(name string) error {
+		names = append(names, name)
+		return nil
+	})
 	port := flags.Int("port", 0, "the instances listen on this `port` and the next ones; 0: on free ones")
 	processes := flags.Int("processes", 2, "`number` of client processes")
 	goroutines := flags.Int("goroutines", 32, "`number` of goroutines in each")
@@ -52,9 +49,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
-		return exitUsage
+		return cli.Usage
 	}
-	selected, err := choose(*name)
+	selected, err := cli.Choose("scenario", scenarios(), func(s *scenario) string { return s.name }, names...)
 	switch {
 	case err != nil:
 	case flags.NArg() > 0:
@@ -70,7 +67,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "chaos faults: %v\n", err)
-		return exitUsage
+		return cli.Usage
 	}
 	if *list {
 		printScenarios(stdout)
@@ -82,12 +79,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *keep == "" {
 		if *keep, err = os.MkdirTemp("", "redlock-faults-failed-"); err != nil {
 			fmt.Fprintf(stderr, "chaos faults: %v\n", err)
-			return exitUnavailable
+			return cli.Unavailable
 		}
 		defer os.Remove(*keep) // if it is empty
 	} else if err := os.MkdirAll(*keep, 0o755); err != nil {
 		fmt.Fprintf(stderr, "chaos faults: -keep: %v\n", err)
-		return exitUsage
+		return cli.Usage
 	}
 	each := min(max(*duration/time.Duration(len(selected))-overhead, shortestRun), longestRun)
 	r := runner{
@@ -103,21 +100,6 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // leastPerSecond are the operations without which too little has happened to show
 // anything: a laptop that does something else as well makes some thousands.
 const leastPerSecond = 100
-
-func choose(name string) ([]*scenario, error) {
-	all := scenarios()
-	if name == "" {
-		return all, nil
-	}
-	var names []string
-	for _, s := range all {
-		if s.name == name {
-			return []*scenario{s}, nil
-		}
-		names = append(names, s.name)
-	}
-	return nil, fmt.Errorf("there is no scenario %q; there are: %s", name, strings.Join(names, ", "))
-}
 
 func printScenarios(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -156,10 +138,10 @@ func (r *runner) run(ctx context.Context, selected []*scenario, duration time.Du
 			case ctx.Err() != nil:
 				fmt.Fprintf(r.stderr, "chaos faults: interrupted in %s, seed %d; what it began is ended\n", s.name, r.Seed)
 				r.sum(time.Since(begin))
-				return exitInterrupted
+				return cli.Interrupted
 			case err != nil:
 				fmt.Fprintf(r.stderr, "chaos faults: %s: %s\n", s.name, explain(err))
-				return exitUnavailable
+				return cli.Unavailable
 			}
 			r.print(s, report)
 		}
@@ -207,7 +189,7 @@ func (r *runner) sum(took time.Duration) int {
 	fmt.Fprintf(r.stdout, "%d double holds inside the assumptions, %d stale accesses behind a guard, %d lock keys left behind\n",
 		r.doubles, r.fenced, r.leftovers)
 	if r.failed > 0 {
-		return exitFailed
+		return cli.Failed
 	}
 	return 0
 }

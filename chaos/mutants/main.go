@@ -11,14 +11,8 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
-)
 
-// Exit codes.
-const (
-	exitSurvived    = 1
-	exitUsage       = 64  // of sysexits.h
-	exitUnavailable = 69  // the same: there is no source tree, or no redis-server
-	exitInterrupted = 130 // as a shell says of SIGINT
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 )
 
 // Main is the command "mutants". It prints the verdicts as a table, and returns the
@@ -41,15 +35,15 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err == flag.ErrHelp: //nolint:errorlint // it comes as it is
 		return 0
 	case err != nil:
-		return exitUsage
+		return cli.Usage
 	case *n < 0 || *schedules < 1 || *n > 0 && flags.NArg() > 0:
 		fmt.Fprintln(stderr, "chaos mutants: -n is 0 or more, without names, and -schedules at least 1")
-		return exitUsage
+		return cli.Usage
 	}
-	chosen, err := named(flags.Args())
+	chosen, err := cli.Choose("mutant", Mutants(), func(m Mutant) string { return m.Name }, flags.Args()...)
 	if err != nil {
 		fmt.Fprintln(stderr, "chaos mutants:", err)
-		return exitUsage
+		return cli.Usage
 	}
 	if *simulate && flags.NArg() == 0 {
 		chosen = slices.DeleteFunc(chosen, func(m Mutant) bool { return m.Unseen != "" })
@@ -61,75 +55,63 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		printList(stdout, chosen)
 		return 0
 	}
-	root, err := moduleRoot(ctx)
-	if err == nil {
-		_, err = exec.LookPath("redis-server")
-	}
-	if err != nil {
-		fmt.Fprintln(stderr, "chaos mutants:", err)
-		return exitUnavailable
-	}
-	dir, err := os.MkdirTemp("", "mutants-")
-	if err != nil {
-		fmt.Fprintln(stderr, "chaos mutants:", err)
-		return exitUnavailable
-	}
-	defer os.RemoveAll(dir)
-
 	if !*simulate {
 		*schedules = 0
 	}
-	r, err := newRunner(root, dir, chosen, *schedules, *first)
-	if err != nil {
+	verdicts, err := try(ctx, stderr, chosen, *schedules, *first)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(stderr, "chaos mutants: interrupted; no server and no process is left")
+		return cli.Interrupted
+	case err != nil:
 		fmt.Fprintln(stderr, "chaos mutants:", err)
-		return exitSurvived
-	}
-	var verdicts []Verdict
-	for i, m := range chosen {
-		v := r.try(ctx, m)
-		if ctx.Err() != nil {
-			fmt.Fprintln(stderr, "chaos mutants: interrupted; no server and no process is left")
-			return exitInterrupted
-		}
-		verdicts = append(verdicts, v)
-		fmt.Fprintf(stderr, "%d of %d: %s %s %s (%v)\n", i+1, len(chosen), m.Name, v.Outcome, v.By, v.Took.Round(time.Second))
+		return cli.Unavailable
 	}
 	table(stdout, verdicts, *simulate)
 	fmt.Fprintf(stdout, "\n%s\n", summary(verdicts))
 	if *n > 0 {
 		fmt.Fprintf(stdout, "these were -seed %d\n", *seed)
 	}
-	for _, v := range verdicts {
-		if v.Outcome != Caught && !(v.Outcome == Survived && *simulate && v.Mutant.Unseen != "") {
-			return exitSurvived
-		}
+	if slices.ContainsFunc(verdicts, func(v Verdict) bool { return !v.expected(*simulate) }) {
+		return cli.Failed
 	}
-	return 0
+	return cli.OK
+}
+
+// try tries mutants one after the other, and tells how far it is. An error is one of
+// this machine, or of a mutant that is not of this source.
+func try(ctx context.Context, progress io.Writer, mutants []Mutant, schedules int, first uint64) ([]Verdict, error) {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "mutants-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+
+	r, err := newRunner(root, dir, mutants, schedules, first)
+	if err != nil {
+		return nil, err
+	}
+	var verdicts []Verdict
+	for i, m := range mutants {
+		v := r.try(ctx, m)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		verdicts = append(verdicts, v)
+		fmt.Fprintf(progress, "%d of %d: %s %s %s (%v)\n", i+1, len(mutants), m.Name, v.Outcome, v.By, v.Took.Round(time.Second))
+	}
+	return verdicts, nil
 }
 
 // today is a number that is the next one tomorrow.
 func today() uint64 { return uint64(time.Now().Unix() / (24 * 60 * 60)) } //nolint:gosec // after 1970
-
-// named returns the mutants with these names; all if there are none.
-func named(names []string) ([]Mutant, error) {
-	all := Mutants()
-	if len(names) == 0 {
-		return all, nil
-	}
-	byName := map[string]Mutant{}
-	for _, m := range all {
-		byName[m.Name] = m
-	}
-	var found []Mutant
-	for _, name := range names {
-		m, ok := byName[name]
-		if !ok {
-			return nil, fmt.Errorf("there is no mutant %q; -list shows all", name)
-		}
-		found = append(found, m)
-	}
-	return found, nil
-}
 
 // rotate returns n of all. Those of one seed and of the next are different ones, until
 // all have had their turn; they are in no order, as neighbours in the list are alike.
@@ -160,6 +142,11 @@ func table(w io.Writer, verdicts []Verdict, simulated bool) {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", v.Mutant.Name, v.Outcome, v.why(simulated))
 	}
 	t.Flush()
+}
+
+// expected tells whether it is what was to be shown.
+func (v *Verdict) expected(simulated bool) bool {
+	return v.Outcome == Caught || v.Outcome == Survived && simulated && v.Mutant.Unseen != ""
 }
 
 // why is what caught a mutant, or why nothing did.

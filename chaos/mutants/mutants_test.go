@@ -20,6 +20,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"go.uber.org/goleak"
 )
 
@@ -299,7 +301,7 @@ func TestWrongUseIsAClearLine(t *testing.T) {
 		"flag provided but not defined: -often": {"-often"},
 	} {
 		var out, errs bytes.Buffer
-		require.Equal(t, exitUsage, Main(t.Context(), args, &out, &errs))
+		require.Equal(t, cli.Usage, Main(t.Context(), args, &out, &errs))
 		require.Contains(t, errs.String(), want)
 		require.Empty(t, out.String())
 	}

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 )
 
 func TestBadArgumentsAreRefusedInOneLine(t *testing.T) {
 	for _, args := range []string{"-schedules 0", "-jobs 0", "-whole -replays", "nonsense"} {
 		var stdout, stderr bytes.Buffer
-		require.Equal(t, exitUsage, Main(t.Context(), strings.Fields(args), &stdout, &stderr), args)
+		require.Equal(t, cli.Usage, Main(t.Context(), strings.Fields(args), &stdout, &stderr), args)
 		require.Empty(t, stdout.String())
 		require.Equal(t, "chaos sim: takes flags only, at least one schedule and one process, and -whole or -replays\n", stderr.String())
 	}
@@ -72,7 +74,7 @@ func TestAnInterruptedRun(t *testing.T) {
 	require.Equal(t, "chaos sim: interrupted; no process is left\n", string(rest[:n]))
 	select {
 	case c := <-code:
-		require.Equal(t, exitInterrupted, c)
+		require.Equal(t, cli.Interrupted, c)
 	case <-time.After(time.Minute):
 		require.Fail(t, "it does not end")
 	}

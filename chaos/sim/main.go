@@ -16,15 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quorumlock/redlock/chaos/internal/cli"
 	"github.com/quorumlock/redlock/internal/redistest"
-)
-
-// Exit codes.
-const (
-	exitFailed      = 1
-	exitUsage       = 64  // of sysexits.h
-	exitUnavailable = 69  // the same: it does not build here
-	exitInterrupted = 130 // as a shell says of SIGINT
 )
 
 // Main is the command "sim": it runs schedules as a test, as virtual time exists in
@@ -46,10 +39,10 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		return exitUsage
+		return cli.Usage
 	case flags.NArg() > 0 || *n < 1 || *jobs < 1 || *whole && *replays:
 		fmt.Fprintln(stderr, "chaos sim: takes flags only, at least one schedule and one process, and -whole or -replays")
-		return exitUsage
+		return cli.Usage
 	}
 	test := "TestCore"
 	switch {
@@ -62,7 +55,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	dir, err := os.MkdirTemp("", "sim-")
 	if err != nil {
 		fmt.Fprintln(stderr, "chaos sim:", err)
-		return exitUnavailable
+		return cli.Unavailable
 	}
 	defer os.RemoveAll(dir)
 	begin := time.Now()
@@ -77,14 +70,14 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "chaos sim: interrupted; no process is left")
-		return exitInterrupted
+		return cli.Interrupted
 	case errors.As(err, &failed):
 		fmt.Fprintf(stdout, "%s\n", failed.output)
 		fmt.Fprintln(stderr, "chaos sim:", err)
-		return exitFailed
+		return cli.Failed
 	case err != nil:
 		fmt.Fprintln(stderr, "chaos sim:", err)
-		return exitUnavailable
+		return cli.Unavailable
 	}
 	took := time.Since(begin).Round(time.Second)
 	if *replays {

@@ -97,8 +97,7 @@ const longTTL = 20 * time.Second
 
 // NewSchedule returns the schedule of a seed.
 func NewSchedule(seed uint64) *Schedule {
-	d := dice(seed).of(aboutSchedule)
-	r := rand.New(rand.NewPCG(uint64(d), seed))
+	r := rand.New(rand.NewPCG(uint64(dice(seed).of(aboutSchedule)), seed))
 	s := &Schedule{Seed: seed, Instances: pick(r, 3, 3, 3, 3, 3, 3, 5, 5, 1, 2, 4), Resources: 1 + r.IntN(2)}
 	most := pick(r, 3, 3, 3, 3, 8) // of workers, if that is enough for one of each client
 	for range pick(r, 2, 2, 3, 3, 4) {
@@ -107,26 +106,44 @@ func NewSchedule(seed uint64) *Schedule {
 		s.Workers = append(s.Workers, n)
 		s.Offsets = append(s.Offsets, span(r, 0, 200*time.Millisecond)-100*time.Millisecond)
 	}
+	edge := s.drawTimes(r)
+	s.Unfenced = r.IntN(10) == 0
+	s.drawFaults(r, edge)
+	s.Long = !s.has(Duplicate) && r.IntN(3) == 0
+	s.Quarantine = s.quarantine()
+	s.Deaf = r.IntN(3) == 0
+	if !s.has(Forget) && r.IntN(2) == 0 {
+		// So far apart that what one has counted to is far ahead of another's clock.
+		for i := range s.Offsets {
+			s.Offsets[i] *= 8
+		}
+	}
+	s.claim()
+	return s
+}
+
+// drawTimes sets how long everything takes. At the edge the drift of the ttls is more
+// than the network and the eagerness of the others.
+func (s *Schedule) drawTimes(r *rand.Rand) (edge bool) {
 	s.Active = span(r, 500*time.Millisecond, pick(r, 1100*time.Millisecond, 1100*time.Millisecond, 1100*time.Millisecond, 2200*time.Millisecond))
 	s.Delay = pick(r, 60*time.Microsecond, 200*time.Microsecond, 600*time.Microsecond, 2*time.Millisecond)
 	base := span(r, max(50*time.Millisecond, 40*s.Delay), 300*time.Millisecond)
 	s.TTLs = []time.Duration{base, base, base + span(r, 0, base), base / 2}
 	s.Eager = r.IntN(2) == 0
-	edge := r.IntN(4) == 0
-	if edge {
-		// The drift of these is more than the network and the eagerness of the others.
+	if edge = r.IntN(4) == 0; edge {
 		s.TTLs = []time.Duration{span(r, 700*time.Millisecond, time.Second).Truncate(time.Millisecond)}
 		s.Delay = 60 * time.Microsecond
 		s.Eager = true
-	}
-	if edge {
 		s.Active += s.TTLs[0]
 	}
 	for range s.Instances {
 		s.Rates = append(s.Rates, 1+pick(r, 0, 0.0095, -0.0095, 0.019*(r.Float64()-0.5)))
 	}
-	s.Unfenced = r.IntN(10) == 0
+	return edge
+}
 
+// drawFaults sets the faults.
+func (s *Schedule) drawFaults(r *rand.Rand, edge bool) {
 	allowed := slices.Clone(kinds[:len(kinds)-3])
 	switch forgets, outside := r.IntN(3) == 0, r.IntN(8) == 0; {
 	case edge:
@@ -153,23 +170,18 @@ func NewSchedule(seed uint64) *Schedule {
 		// Those that wait for the end of a quarantine wake each other all the time.
 		s.Delay = max(s.Delay, time.Millisecond)
 	}
-	s.Long = !s.has(Duplicate) && r.IntN(3) == 0
+}
+
+// quarantine returns what the longest ttl needs; 0 if the default is enough.
+func (s *Schedule) quarantine() time.Duration {
 	longest := slices.Max(s.TTLs)
 	if s.Long {
 		longest = longTTL
 	}
-	if longest > time.Second/2 {
-		s.Quarantine = longest + 2*time.Second
+	if longest <= time.Second/2 {
+		return 0
 	}
-	s.Deaf = r.IntN(3) == 0
-	if !s.has(Forget) && r.IntN(2) == 0 {
-		// So far apart that what one has counted to is far ahead of another's clock.
-		for i := range s.Offsets {
-			s.Offsets[i] *= 8
-		}
-	}
-	s.claim()
-	return s
+	return longest + 2*time.Second
 }
 
 // claim sets what can be claimed under the faults.
