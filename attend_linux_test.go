@@ -3,6 +3,7 @@ package redlock
 import (
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,4 +87,19 @@ func TestOnlyASocketIsLookedAt(t *testing.T) {
 	require.NoError(t, conn.Close())
 	_, err = w.look()
 	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+// The error that a look takes from the socket is the only one there is: who read the
+// socket after it would find its end.
+func TestALookTellsWhatItMeets(t *testing.T) {
+	t.Parallel()
+	conn, peer := socket(t)
+	in := newInstance(&Locker{}, 0, "a")
+	in.wire = newWire(conn)
+	require.NoError(t, peer.(*net.TCPConn).SetLinger(0))
+	require.NoError(t, peer.Close())
+	_, err := in.look(in.wire, time.Now().Add(inTime))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	_, err = in.look(in.wire, time.Now().Add(inTime))
+	require.ErrorIs(t, err, io.EOF)
 }
