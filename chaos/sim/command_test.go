@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -41,6 +42,35 @@ func TestSharesAreAddedUp(t *testing.T) {
 	left, err := os.ReadDir(os.TempDir())
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// No schedule is left out, and none runs twice.
+func TestAllIsSharedOut(t *testing.T) {
+	dir := t.TempDir()
+	script := dir + "/share"
+	// It says which seeds it had, and that it ran so many.
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\necho $7 $9 >> \"$0.log\"\necho \"{\\\"Schedules\\\":$7}\" > ${11}\n"), 0o700)) //nolint:gosec // it is run
+	var progress bytes.Buffer
+	s := shares{test: "TestCore", dir: dir, binary: script, progress: &progress}
+	all, err := s.run(t.Context(), dir, 53, 7, 3)
+	require.NoError(t, err)
+	require.Equal(t, 53, all.Schedules)
+	require.Contains(t, progress.String(), "53 of 53 after 0s\n")
+	text, err := os.ReadFile(script + ".log")
+	require.NoError(t, err)
+	seen := map[int]bool{}
+	for line := range strings.Lines(string(text)) {
+		var n, seed int
+		_, err := fmt.Sscan(line, &n, &seed)
+		require.NoError(t, err)
+		for i := range n {
+			require.False(t, seen[seed+i])
+			seen[seed+i] = true
+		}
+	}
+	for seed := range 53 {
+		require.True(t, seen[7+seed])
+	}
 }
 
 // A share that fails ends the others, and says what it has printed.

@@ -59,7 +59,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	defer os.RemoveAll(dir)
 	begin := time.Now()
-	s := shares{test: test, dir: dir, binary: filepath.Join(dir, "sim.test")}
+	s := shares{test: test, dir: dir, binary: filepath.Join(dir, "sim.test"), progress: stderr, every: 10 * time.Second}
 	var counts Counts
 	source, err := s.build(ctx)
 	if err == nil {
@@ -92,6 +92,8 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // processor.
 type shares struct {
 	test, dir, binary string
+	progress          io.Writer
+	every             time.Duration // how often it is told how far they are, at most
 }
 
 // build makes the test binary, and returns the directory of its source.
@@ -115,25 +117,41 @@ type failedError struct {
 
 func (e *failedError) Error() string { return fmt.Sprintf("a share failed, with exit code %d", e.code) }
 
-// run shares n schedules out, and adds up what they had. The first share that fails
-// ends the others.
+// maxShare bounds a share: the core takes about a minute for so many.
+const maxShare = 2500
+
+// run shares n schedules out, so many shares at a time as there are jobs, tells how far
+// it is, and adds up what they had. The first share that fails ends the others.
 func (s *shares) run(ctx context.Context, source string, n int, seed uint64, jobs int) (Counts, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	size := min(max(n/(8*jobs), 1), maxShare)
+	firsts := make(chan int, (n+size-1)/size)
+	for first := 0; first < n; first += size {
+		firsts <- first
+	}
+	close(firsts)
+	begin := time.Now()
+	told := begin
 	var mu sync.Mutex
 	var all Counts
 	var group sync.WaitGroup
-	for i := range jobs {
-		first, end := i*n/jobs, (i+1)*n/jobs
+	for range jobs {
 		group.Go(func() {
-			c, err := s.share(ctx, source, end-first, seed+uint64(first), filepath.Join(s.dir, strconv.Itoa(i))) //nolint:gosec // not negative
-			if err != nil {
-				cancel(err)
-				return
+			for first := range firsts {
+				c, err := s.share(ctx, source, min(size, n-first), seed+uint64(first), filepath.Join(s.dir, strconv.Itoa(first))) //nolint:gosec // not negative
+				if err != nil {
+					cancel(err)
+					return
+				}
+				mu.Lock()
+				all.Add(c)
+				if now := time.Now(); now.Sub(told) >= s.every {
+					told = now
+					fmt.Fprintf(s.progress, "%d of %d after %v\n", all.Schedules, n, now.Sub(begin).Round(time.Second))
+				}
+				mu.Unlock()
 			}
-			mu.Lock()
-			all.Add(c)
-			mu.Unlock()
 		})
 	}
 	group.Wait()
