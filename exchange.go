@@ -244,6 +244,9 @@ func (in *instance) deliver(batch []*round, res result) {
 			a = parseAnswer(line)
 		}
 		in.settle(r)
+		if a.mute {
+			in.silence()
+		}
 		if r.op == opRelease && a.vote == granted {
 			a = in.told(r, a)
 		}
@@ -276,11 +279,7 @@ func (in *instance) deliver(batch []*round, res result) {
 // told takes what a release says of those that it woke.
 func (in *instance) told(r *round, a answer) answer {
 	told := int64(a.fence)
-	switch {
-	case errors.Is(a.err, errMute):
-		in.silence()
-		told = -1
-	case !r.tell, in.mute, in.sharded.Load():
+	if !r.tell || in.mute || in.sharded.Load() {
 		told = -1
 	}
 	return answer{vote: granted, lease: told}

@@ -120,6 +120,7 @@ type answer struct {
 	fence uint64 // granted or refused: the instance's fence value
 	lease int64  // how many a release has told, -1: not known. In ms: refused: how long the other owner still has; of an extend: how long we still had; -1: for ever, or not known
 	err   error  // refused or failed: why
+	mute  bool   // of a release: the instance lets nobody publish
 }
 
 // Why an instance refuses. They match no exported error: whether a lock is
@@ -128,7 +129,6 @@ var (
 	errForeign = errors.New("held by another owner")
 	errAbsent  = errors.New("the key is gone")
 	errThin    = errors.New("its fence is beyond our token")
-	errMute    = errors.New("it lets nobody publish") // of a release that is done
 )
 
 // parseAnswer reads one line of the script's answer.
@@ -140,8 +140,8 @@ func parseAnswer(line string) answer {
 			return answer{vote: granted, fence: fence}
 		}
 	case "m":
-		if rest == "" {
-			return answer{vote: granted, err: errMute}
+		if line == "m" {
+			return answer{vote: granted, mute: true}
 		}
 	case "e":
 		if fence, number, ok := twoNumbers(rest); ok {
@@ -152,7 +152,9 @@ func parseAnswer(line string) answer {
 			return answer{vote: refused, fence: fence, lease: left, err: errForeign}
 		}
 	case "n":
-		return answer{vote: refused, lease: -1, err: errAbsent}
+		if line == "n" || line == "n m" {
+			return answer{vote: refused, lease: -1, err: errAbsent, mute: line != "n"}
+		}
 	case "x":
 		return answer{vote: refused, lease: -1, err: errForeign}
 	case "t":

@@ -1176,18 +1176,15 @@ func TestAnswersAreReadToTheLetter(t *testing.T) {
 		"r 0 0":                   {vote: refused, err: errForeign},
 		"r 1700000000000000 1000": {vote: refused, fence: 1_700_000_000_000_000, lease: 1000, err: errForeign},
 		"r " + max + " -1":        {vote: refused, fence: maxToken - 1, lease: -1, err: errForeign},
-		"n":                       {vote: refused, err: errAbsent},
-		"x":                       {vote: refused, err: errForeign},
+		"m":                       {vote: granted, mute: true},
+		"n":                       {vote: refused, lease: -1, err: errAbsent},
+		"n m":                     {vote: refused, lease: -1, err: errAbsent, mute: true},
+		"x":                       {vote: refused, lease: -1, err: errForeign},
 		"f OOM command not allowed when used memory > 'maxmemory'.": {vote: failed, err: serverError("OOM command not allowed when used memory > 'maxmemory'.")},
 		"t 1700000000000000": {vote: failed, fence: 1_700_000_000_000_000, err: errThin},
 		"f ":                 {vote: failed, err: serverError("")},
 	} {
-		got := parseAnswer(line)
-		// Of n and x, the lease is nobody's business.
-		if line == "n" || line == "x" {
-			got.lease = 0
-		}
-		require.Equal(t, want, got, "%q", line)
+		require.Equal(t, want, parseAnswer(line), "%q", line)
 	}
 }
 
@@ -1204,6 +1201,7 @@ func TestAnAnswerThatNobodyKnowsIsAFailure(t *testing.T) {
 		"g 9007199254740992", "g 18446744073709551615", "g 18446744073709551616", "g 99999999999999999999999",
 		"e", "e 5", "e 5 ", "e x 5", "e 5 x", "e 5 6 7", "e -1 5", "e 5 1.5", "e 9007199254740992 5",
 		"r", "r 5", "r 5 ", "r x 5", "r 5 x", "r 5 6 7", "r -1 5", "r 5 1.5", "r 5 1e3", "r 5 99999999999999999999",
+		"m ", "m 1", "n ", "n x", "n m ", "n 5",
 		"t", "t ", "t x", "t -1", "t 5 6", "t 9007199254740992",
 		"y", "N", "X", "OK", "+OK", "-ERR", "\x00", "\xff", "q 5", "granted 5",
 		strings.Repeat("x", 1<<20),
@@ -1230,7 +1228,7 @@ func TestAFenceBeyondAllTokensIsAFailure(t *testing.T) {
 }
 
 func FuzzParseAnswer(f *testing.F) {
-	for _, line := range []string{"", "g 5", "g 9007199254740991", "g 9007199254740992", "r 5 1000", "r 0 -1", "r 5", "t 5", "n", "x", "f", "f OOM", "q", "g\n5", "r 5 \x00"} {
+	for _, line := range []string{"", "g 5", "g 9007199254740991", "g 9007199254740992", "r 5 1000", "r 0 -1", "r 5", "t 5", "e 5 1000", "m", "n", "n m", "x", "f", "f OOM", "q", "g\n5", "r 5 \x00"} {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
@@ -1239,13 +1237,17 @@ func FuzzParseAnswer(f *testing.F) {
 		kind, _, _ := strings.Cut(line, " ")
 		switch a.vote {
 		case granted:
-			require.Equal(t, "g", kind)
+			require.Contains(t, []string{"e", "g", "m"}, kind)
 			require.NoError(t, a.err)
-			require.Equal(t, "g "+decimal(a.fence), regexp.MustCompile(`^g 0+(\d)`).ReplaceAllString(line, "g $1"))
+			require.Equal(t, kind == "m", a.mute)
+			if kind == "g" {
+				require.Equal(t, "g "+decimal(a.fence), regexp.MustCompile(`^g 0+(\d)`).ReplaceAllString(line, "g $1"))
+			}
 		case refused:
 			require.Contains(t, []string{"r", "n", "x"}, kind)
 			require.Contains(t, []error{errForeign, errAbsent}, a.err)
 			require.Equal(t, kind == "n", errors.Is(a.err, errAbsent))
+			require.Equal(t, line == "n m", a.mute)
 		case failed:
 			require.Error(t, a.err)
 			require.True(t, a.fence == 0 || kind == "t" && errors.Is(a.err, errThin))
@@ -1397,4 +1399,19 @@ func TestAReleaseTellsTheFirstInTheQueue(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Also who releases a lock that is gone would tell those that wait.
+func TestAReleaseSaysThatNobodyMayBeTold(t *testing.T) {
+	b := connect(t, redistest.Start(t).Addr(), "")
+	p := pairOf("r")
+	const holder = "HOLDERSLOCK"
+	require.Equal(t, []string{"g 0"}, b.waiting(t, "HOLDER--", p.acquire(holder, ttlMS, keepMS, decimal(seed))))
+	require.Regexp(t, "^r 0 ", b.waiting(t, "LOCKER-A", p.peek("1700000000000000"))[0])
+	b.command(t, "ACL", "SETUSER", "default", "-publish")
+	for _, want := range []struct{ tell, answer string }{{"1", "m"}, {"1", "n m"}, {"2", "n m"}, {"0", "n"}} {
+		require.Equal(t, []string{want.answer}, b.waiting(t, "HOLDER--", p.tell(holder, want.tell)))
+	}
+	b.command(t, "ACL", "SETUSER", "default", "+publish")
+	require.Equal(t, []string{"n"}, b.waiting(t, "HOLDER--", p.tell(holder, "1")))
 }

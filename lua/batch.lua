@@ -41,6 +41,7 @@
 --   e F left   granted, an extend: with the fence value, and the milliseconds that L had left before it
 --   r F ttl    refused: another owner's, for ttl more milliseconds (-1: for ever)
 --   n          refused: the lock is nobody's
+--   n m        the same, a release: and nobody may be told
 --   x          refused: the lock is another owner's; a heal: or somebody was granted a larger number since
 --   t F        failed: the lock is the owner's, with a fence beyond its token
 --   f text     failed: this instance can't tell or can't vote, and text says why
@@ -314,6 +315,7 @@ local function release(L, owner, tell)
     if waits then
       local told = more().wake(L, owner, tell)
       if holder then return told end
+      if told == 'm' then answer = 'n m' end
     end
   end
   return answer
