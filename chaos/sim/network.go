@@ -38,8 +38,11 @@ const (
 	readLanes     = 1                           // of who reads a connection for batches, by instance
 	earLanes      = readLanes + mostInstances   // of who reads one for subscriptions
 	workerLanes   = earLanes + mostInstances    // of the worker of an instance
-	keeperLane    = workerLanes + mostInstances // and then those of callers
+	keeperLane    = workerLanes + mostInstances
 	callerLanes   = keeperLane + 1
+	mostCallers   = 3
+	watchLanes    = callerLanes + mostCallers // of who hears that a lock is lost, by caller and lock
+	mostWatches   = 4                         // of a caller, then it begins anew
 )
 
 // keep waits for the next instant of a lane.

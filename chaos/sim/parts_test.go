@@ -15,6 +15,7 @@ import (
 )
 
 func TestASeedIsASchedule(t *testing.T) {
+	require.LessOrEqual(t, watchLanes+mostCallers*mostWatches, lanes)
 	kinds := map[Kind]bool{}
 	for seed := range uint64(500) {
 		s := NewSchedule(seed)
@@ -22,7 +23,7 @@ func TestASeedIsASchedule(t *testing.T) {
 		require.NotEqual(t, s, NewSchedule(seed+1))
 		require.NotEmpty(t, s.Faults)
 		require.LessOrEqual(t, s.Instances, mostInstances, "each has its lanes")
-		require.LessOrEqual(t, slices.Max(s.Workers), lanes-callerLanes)
+		require.LessOrEqual(t, slices.Max(s.Workers), mostCallers)
 		for _, f := range s.Faults {
 			kinds[f.Kind] = true
 			require.Less(t, f.From, f.To, "%v", f)

@@ -21,6 +21,8 @@ type worker struct {
 	dice dice
 	lane time.Duration
 	ctx  context.Context // which tells its lane
+
+	watches int // how many locks it has kept
 }
 
 func (k *worker) chance(p float64) bool { return k.rand.Float64() < p }
@@ -311,10 +313,12 @@ const tick = 100 * time.Millisecond
 func (k *worker) watch(h *hold, lock *redlock.Lock, ctx, kept context.Context) {
 	begin := k.w.now()
 	k.do(func() { k.w.counts.Kept++ })
+	lane := watchLanes + time.Duration(k.id*mostWatches+k.watches%mostWatches)
+	k.watches++
 	context.AfterFunc(kept, func() {
-		now, end := k.c.now(), lock.ValidUntil()
+		at, now, end := k.w.now(), k.c.now(), lock.ValidUntil()
+		k.w.keep(lane)
 		k.do(func() {
-			at := k.w.now()
 			cause := context.Cause(kept)
 			k.w.note(k.name(), func() string { return fmt.Sprintf("the end of %s is signalled: %v", h.owner, cause) })
 			lost, ok := errors.AsType[*redlock.LostError](cause)
