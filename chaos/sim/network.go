@@ -35,9 +35,9 @@ const (
 const (
 	lanes         = 32
 	mostInstances = 5
-	readLanes     = 1                           // of who reads a connection for batches, by instance
-	earLanes      = readLanes + mostInstances   // of who reads one for subscriptions
-	workerLanes   = earLanes + mostInstances    // of the worker of an instance
+	readLanes     = 1                         // of who reads a connection for batches, by instance
+	earLanes      = readLanes + mostInstances // of who reads one for subscriptions
+	workerLanes   = earLanes + mostInstances  // of the worker of an instance
 	keeperLane    = workerLanes + mostInstances
 	callerLanes   = keeperLane + 1
 	mostCallers   = 3
