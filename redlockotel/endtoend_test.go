@@ -73,6 +73,7 @@ func TestEachMetricTellsOfLoadAndFaults(t *testing.T) {
 		callers.Go(func() {
 			for ctx.Err() == nil {
 				err := l.Do(ctx, "load:"+strconv.Itoa(i%4), long, func(ctx context.Context, k *redlock.Lock) error {
+					time.Sleep(time.Millisecond) // its work: so that whoever looks finds a holder
 					err := guard.Check(ctx, k.Resource(), k.FencingToken())
 					if err == nil { // it is not, where the end of the load comes between
 						locked.Add(1)
