@@ -25,7 +25,7 @@ var (
 
 // hangLimit is how long a schedule may take on the wall clock. While a goroutine waits
 // for a mutex virtual time stands still, and one that never stops never lets it go on.
-const hangLimit = 5 * time.Minute
+const hangLimit = 2 * time.Minute
 
 // simulated runs a schedule in a bubble of its own. If that ends the process, it
 // leaves a word of which one it was.
