@@ -471,7 +471,6 @@ func Mutants() []Mutant {
 			Old:    "return until <= int64(now.Sub(k.locker.born)) && (until",
 			New:    "return until != 0 || (until",
 			Tests:  []string{"TestCleanUpAndConfirmedExtendExclude"},
-			Unseen: "the instances that have a held lock on their lists are a minority of those that granted it",
 		},
 		{
 			Name:   "close-without-release",
