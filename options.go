@@ -52,8 +52,8 @@ func defaults() config {
 
 // resume is called by a goroutine that was just woken, before it looks at anything: who
 // is the context of a caller, the index of the instance whose worker it is, or nil for
-// the keeper. A simulation has each go on at an instant of its own, so that it makes no difference
-// which of them the scheduler picks first.
+// the keeper. A simulation has each go on at an instant of its own, so that it makes no
+// difference which of them the scheduler picks first.
 func (c *config) resume(who any) {
 	if c.woken != nil {
 		c.woken(who)

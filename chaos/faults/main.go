@@ -32,11 +32,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	duration := flags.Duration("duration", time.Minute, "`time` in all; each scenario runs at least once")
 	seed := flags.Uint64("seed", 0, "`number` of the first schedule; 0: a random one")
-	var names []string
-	flags.Func("scenario", "run the scenario of this `name`, and no others but those that are named, too; all by default", func(name string) error {
-		names = append(names, name)
-		return nil
-	})
+	name := flags.String("scenario", "", "`name` of the only scenario to run; all by default")
 	port := flags.Int("port", 0, "the instances listen on this `port` and the next ones; 0: on free ones")
 	processes := flags.Int("processes", 2, "`number` of client processes")
 	goroutines := flags.Int("goroutines", 32, "`number` of goroutines in each")
@@ -50,6 +46,10 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	} else if err != nil {
 		return cli.Usage
+	}
+	var names []string
+	if *name != "" {
+		names = []string{*name}
 	}
 	selected, err := cli.Choose("scenario", scenarios(), func(s *scenario) string { return s.name }, names...)
 	switch {

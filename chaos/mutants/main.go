@@ -58,14 +58,22 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if !*simulate {
 		*schedules = 0
 	}
-	verdicts, err := try(ctx, stderr, chosen, *schedules, *first)
+	root, err := moduleRoot(ctx)
+	if err == nil {
+		_, err = exec.LookPath("redis-server")
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "chaos mutants:", err)
+		return cli.Unavailable
+	}
+	verdicts, err := try(ctx, stderr, root, chosen, *schedules, *first)
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "chaos mutants: interrupted; no server and no process is left")
 		return cli.Interrupted
 	case err != nil:
 		fmt.Fprintln(stderr, "chaos mutants:", err)
-		return cli.Unavailable
+		return cli.Failed
 	}
 	table(stdout, verdicts, *simulate)
 	fmt.Fprintf(stdout, "\n%s\n", summary(verdicts))
@@ -78,16 +86,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return cli.OK
 }
 
-// try tries mutants one after the other, and tells how far it is. An error is one of
-// this machine, or of a mutant that is not of this source.
-func try(ctx context.Context, progress io.Writer, mutants []Mutant, schedules int, first uint64) ([]Verdict, error) {
-	root, err := moduleRoot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		return nil, err
-	}
+// try tries mutants of the module at root one after the other, and tells how far it is.
+// A mutant that finds no place in the source is an error.
+func try(ctx context.Context, progress io.Writer, root string, mutants []Mutant, schedules int, first uint64) ([]Verdict, error) {
 	dir, err := os.MkdirTemp("", "mutants-")
 	if err != nil {
 		return nil, err
